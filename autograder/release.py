@@ -1,0 +1,54 @@
+"""The students' edition as one zip: package, levels and visible checks; no solution, no hidden case, no mutant.
+
+Known mistakes travel as hashes of what they answer on the visible checks, so that `check` can still name them.
+"""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from autograder.framework import Direct
+from autograder.judge import PUBLIC_SEED, hidden_count, run_check, signature
+from autograder.levels import load, numbers
+
+ROOT = Path(__file__).resolve().parents[1]
+TOP = ("pyproject.toml", "requirements.lock", "Makefile", "README.md", "LICENSE", "CHANGELOG.md")
+CHECKS = ("__init__", "local", "framework", "draw", "judge", "levels", "bans", "progress", "sandbox")
+
+
+def write_release(target: Path) -> int:
+    """Write the zip; returns the number of files in it. The same checkout gives the same bytes."""
+    files = {name: (ROOT / name).read_bytes() for name in TOP if (ROOT / name).exists()}
+    files |= _tree("course", "*.py") | _tree("levels", "*") | _tree("autograder/inside", "*.py") | _tree("autograder/checks", "*.py")
+    files |= {f"autograder/{name}.py": (ROOT / "autograder" / f"{name}.py").read_bytes() for name in CHECKS}
+    files["autograder/invariants.toml"] = (ROOT / "autograder" / "invariants.toml").read_bytes()
+    files["autograder/known_mistakes.json"] = (json.dumps(known_mistakes(), indent=1, sort_keys=True) + "\n").encode()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(files):
+            archive.writestr(zipfile.ZipInfo(f"course-student/{name}", (2026, 1, 1, 0, 0, 0)), files[name])
+    return len(files)
+
+
+def known_mistakes() -> dict[str, Any]:
+    """Check name -> {signature of the answers: message}, and under "hidden" how many more checks each function has."""
+    table: dict[str, Any] = {"hidden": {}}
+    for number in numbers():
+        level = load(number)
+        for exercise in level.exercises:
+            table["hidden"][exercise.function] = hidden_count(level, exercise.function)
+        for check in level.checks:
+            if check.hidden or check.home is not None:
+                continue
+            for mutant in level.mutants:
+                if mutant.function == check.function:
+                    direct = Direct(check.function, mutant.run)
+                    if run_check(check, direct, PUBLIC_SEED):
+                        table.setdefault(check.name, {}).setdefault(signature(direct.answers), mutant.message)
+    return table
+
+
+def _tree(folder: str, pattern: str) -> dict[str, bytes]:
+    paths = (p for p in (ROOT / folder).rglob(pattern) if p.is_file() and "__pycache__" not in p.parts and ".ipynb_checkpoints" not in p.parts)
+    return {str(p.relative_to(ROOT)): p.read_bytes() for p in paths}

@@ -1,0 +1,89 @@
+"""`course doctor`: what was found on this machine, and what each lack means for a student or an instructor."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Finding:
+    what: str
+    found: str
+    good: bool
+    meaning: str
+
+
+def findings(root: Path) -> list[Finding]:
+    return [
+        _python(), _torch(), _device(), _threads(), _memory(), _package("nbgrader", "students validate and submit, instructors grade"),
+        _package("jupyterlab", "`make lab` opens the notebooks"), _package("transformers", "real checkpoints as policies; load and save"),
+        _sandbox(root), _browser(), _edition(root),
+    ]  # fmt: skip
+
+
+def _python() -> Finding:
+    good = (3, 11) <= sys.version_info[:2] < (3, 14)
+    meaning = "" if good else "the course is tested on Python 3.11 to 3.13"
+    return Finding("Python", platform.python_version(), good, meaning)
+
+
+def _torch() -> Finding:
+    import torch
+
+    good = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) >= (2, 13)
+    return Finding("torch", torch.__version__, good, "" if good else "2.13 or newer is needed; bits are promised for the version in requirements.lock")
+
+
+def _device() -> Finding:
+    from course.models.devices import pick_device
+
+    device = str(pick_device("auto"))
+    if device == "cpu":
+        return Finding("device", "CPU", True, "everything in the course runs here; a GPU is only needed for real checkpoints")
+    return Finding("device", device, True, 'device="auto" takes it')
+
+
+def _threads() -> Finding:
+    import torch
+
+    count = torch.get_num_threads()
+    source = "COURSE_THREADS" if "COURSE_THREADS" in os.environ else "the course's default"
+    return Finding("threads", f"{count} ({source})", True, "more are slower for the course's small models; bits are promised for one thread count")
+
+
+def _memory() -> Finding:
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    except (ValueError, OSError):
+        return Finding("free memory", "unknown", True, "a lab needs about 2 GB, grading 2 GB for each job")
+    return Finding("free memory", f"{free:.1f} GB", free > 2, "a lab needs about 2 GB, grading 2 GB for each job")
+
+
+def _package(name: str, use: str) -> Finding:
+    try:
+        return Finding(name, importlib.metadata.version(name), True, use)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, "not installed", False, f"missing, so not possible: {use}. `make setup` installs it")
+
+
+def _sandbox(root: Path) -> Finding:
+    from autograder.sandbox import sandbox_problem
+
+    problem = sandbox_problem()
+    if not problem:
+        return Finding("sandbox", "bubblewrap works", True, "submissions that nobody trusts can be graded")
+    return Finding("sandbox", "none", False, f"{problem}. Untrusted work is refused; honest work can be graded with --no-sandbox")
+
+
+def _browser() -> Finding:
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    return Finding("browser", found or "none", True, "" if found else "only the browser tests need Chromium; they are left out without it")
+
+
+def _edition(root: Path) -> Finding:
+    full = (root / "solutions").is_dir()
+    return Finding("edition", "instructor's" if full else "student's", True, "with solutions and hidden checks" if full else "visible checks only")

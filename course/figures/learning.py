@@ -1,0 +1,31 @@
+"""Curves over training steps or positions, one line per condition, with the spread over seeds where there is one."""
+
+from typing import Any, Mapping, Sequence
+
+import torch
+
+from course.figures.style import CYCLE, MARKERS, canvas, label
+
+
+def curves(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, title: str, x: str, y: str, log_y: bool = False) -> Any:
+    """name -> (x values, y values); a marker per series, so that the lines can be told apart without colour."""
+    figure, (panel,) = canvas(1, title=title)
+    for (name, (xs, ys)), colour, marker in zip(series.items(), CYCLE, MARKERS):
+        panel.plot(list(xs), list(ys), color=colour, marker=marker, markevery=max(1, len(list(xs)) // 10), markersize=4, label=name)
+    label(panel, x=x, y=y)
+    if log_y:
+        panel.set_yscale("log")
+    panel.legend(frameon=False)
+    return figure
+
+
+def seed_bands(series: Mapping[str, tuple[Sequence[float], Any]], *, title: str, x: str, y: str) -> Any:
+    """name -> (x values, outcomes [seeds, len(x)]): the mean as a line, the range of the seeds as a band."""
+    figure, (panel,) = canvas(1, title=title)
+    for (name, (xs, outcomes)), colour, marker in zip(series.items(), CYCLE, MARKERS):
+        values = torch.as_tensor(outcomes, dtype=torch.float64)
+        panel.plot(list(xs), values.mean(0).tolist(), color=colour, marker=marker, markersize=4, label=f"{name} (mean of {len(values)} seeds)")
+        panel.fill_between(list(xs), values.amin(0).tolist(), values.amax(0).tolist(), color=colour, alpha=0.18, linewidth=0)
+    label(panel, x=x, y=y)
+    panel.legend(frameon=False)
+    return figure

@@ -1,0 +1,32 @@
+"""One look for all figures: a title that says the finding, axes with units, colours that survive colour blindness (Okabe and Ito)."""
+
+from typing import Any
+
+INK, GREY = "#222222", "#8a8a8a"
+BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"
+CYCLE = (BLUE, ORANGE, GREEN, PINK, SKY, RED)
+MARKERS = ("o", "s", "^", "D", "v", "P")  # every series has a shape as well as a colour
+
+
+def canvas(columns: int = 1, *, width: float = 6.4, height: float = 3.8, title: str = "") -> tuple[Any, list[Any]]:
+    """A figure with `columns` panels side by side, already closed for pyplot so that a notebook shows it once."""
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context({"font.size": 10, "axes.titlesize": 11, "figure.titlesize": 12, "axes.prop_cycle": plt.cycler(color=CYCLE)}):
+        figure, axes = plt.subplots(1, columns, figsize=(width * (1 if columns == 1 else 0.82 * columns), height), layout="constrained")
+    plt.close(figure)
+    panels = [axes] if columns == 1 else list(axes)
+    for panel in panels:
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(True, axis="y", color="#e6e6e6", linewidth=0.8)
+        panel.set_axisbelow(True)
+    if title:
+        figure.suptitle(title, color=INK, fontweight="bold")
+    return figure, panels
+
+
+def label(panel: Any, *, x: str, y: str, title: str = "") -> None:
+    panel.set_xlabel(x)
+    panel.set_ylabel(y)
+    if title:
+        panel.set_title(title, loc="left", color=INK)
