@@ -36,7 +36,7 @@ def veto(exercise: Exercise, sources: list[str]) -> str:
     tree = _parse(sources)
     if tree is None:
         return ""
-    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    functions = _bindings(tree.body)
     aliases = _import_aliases(tree)
     banned = set(exercise.banned)
     for node in _reachable(exercise.function, functions):
@@ -52,8 +52,11 @@ def copies_reference(exercise: Exercise, reference: Callable, sources: list[str]
     tree = _parse(sources)
     if tree is None:
         return False
-    mine = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == exercise.function]
-    return bool(mine) and any(_shape(node) == _reference_shape(reference) for node in mine) and _size(mine[-1]) > 25
+    mine = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == exercise.function and _size(n) > 25]
+    try:
+        return any(_shape(node) == _reference_shape(reference) for node in mine)
+    except RecursionError:  # an expression thousands of terms deep is no copy
+        return False
 
 
 def _parse(sources: list[str]) -> ast.Module | None:
@@ -61,7 +64,7 @@ def _parse(sources: list[str]) -> ast.Module | None:
     for source in sources:
         try:
             body += ast.parse(textwrap.dedent(source)).body
-        except (SyntaxError, ValueError, RecursionError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue  # a cell that does not parse defines nothing
     return ast.Module(body, []) if body else None
 
@@ -79,17 +82,48 @@ def _import_aliases(tree: ast.AST) -> dict[str, str]:
     return found
 
 
-def _reachable(name: str, functions: dict[str, ast.FunctionDef]) -> list[ast.FunctionDef]:
-    seen, queue = {}, [name]
+def _bindings(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:
+    """Name -> the statements that give it its meaning at the end: the last one, or every one where that depends on a branch."""
+    found: dict[str, list[ast.stmt]] = {}
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found[node.name] = [node]
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.update({item.asname or item.name.split(".")[0]: [node] for item in node.names})
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found.update({n.id: [node] for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)})
+        for field in ("body", "orelse", "finalbody", "handlers") if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) else ():
+            inner = [s for part in getattr(node, field, []) for s in (part.body if isinstance(part, ast.ExceptHandler) else [part])]
+            for name, nodes in _bindings(inner).items():
+                found.setdefault(name, []).extend(nodes)
+    return found
+
+
+def _reachable(name: str, functions: dict[str, list[ast.stmt]]) -> list[ast.stmt]:
+    seen, queue, found = set(), [name], []
     while queue:
         current = queue.pop()
         if current in functions and current not in seen:
-            seen[current] = functions[current]
-            queue += [n.id for n in ast.walk(functions[current]) if isinstance(n, ast.Name)]
-    return list(seen.values())
+            seen.add(current)
+            for node in functions[current]:
+                # an import says nothing by itself: what matters is the name under which it is used
+                found += [] if isinstance(node, (ast.Import, ast.ImportFrom)) and current != name else [node]
+                queue += _free_names(node)
+    return found
 
 
-def _banned_name(node, banned: set[str], aliases: dict[str, str], functions: dict, own: str) -> str:
+def _free_names(node: ast.stmt) -> list[str]:
+    """Names that the statement takes from the notebook: a local variable that bears another cell's name is not that cell's."""
+    inside = list(ast.walk(node))
+    own = {n.arg for n in inside if isinstance(n, ast.arg)}
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        shared = {name for n in inside if isinstance(n, ast.Global) for name in n.names}
+        own |= {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} - shared
+    return [n.id for n in inside if isinstance(n, ast.Name) and n.id not in own]
+
+
+def _banned_name(node, banned: set[str], aliases: dict[str, str], functions: dict[str, list[ast.stmt]], own: str) -> str:
     """`x.log_softmax`, an import under any alias, or a string that names the call (getattr); a student's own function may bear the name."""
     if isinstance(node, ast.Attribute):
         root = node
@@ -100,7 +134,7 @@ def _banned_name(node, banned: set[str], aliases: dict[str, str], functions: dic
             return node.attr
         if node.attr == own and full.startswith(PACKAGE):
             return f"the package's own {own}"
-    elif isinstance(node, ast.Name) and node.id in aliases and node.id not in functions:
+    elif isinstance(node, ast.Name) and node.id in aliases and _imported(node.id, functions):
         full = aliases[node.id]
         last = full.split(".")[-1]
         if last in banned:
@@ -117,6 +151,26 @@ def _banned_name(node, banned: set[str], aliases: dict[str, str], functions: dic
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in banned:
         return f"{node.value!r} by name"
     return ""
+
+
+def _imported(name: str, functions: dict[str, list[ast.stmt]]) -> bool:
+    return all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in functions.get(name, []))
+
+
+def names(sources: list[str]) -> set[str]:
+    """Every name, attribute and imported module that the sources mention."""
+    tree = _parse(sources)
+    found = set()
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Import):
+            found |= {item.name.split(".")[0] for item in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {(node.module or "").split(".")[0], *(item.name for item in node.names)}
+    return found
 
 
 def _shape(node: ast.FunctionDef) -> str:

@@ -15,7 +15,7 @@ from course.masks import boolean_mask, checked, masked_mean, matched
 from course.objectives.preference import pairwise_reward_loss
 
 
-def _positive(**numbers: float) -> None:
+def _positive(**numbers: float | int) -> None:
     for name, x in numbers.items():
         if not (x > 0 and math.isfinite(x)):
             raise ValueError(f"{name} must be a finite number above 0; got {x}")
@@ -47,7 +47,8 @@ def optimal_policy(
 
     Shapes and units: ref_logprobs [.., Y] in nats, -inf for what the reference never says; reward [.., Y] in reward units, -inf
     for what is ruled out; beta in reward units per nat; result [.., Y], normalised.
-    The largest reward is subtracted before dividing, so that a small beta does not overflow.
+    The largest reward of a possible response is subtracted before dividing: large rewards over a small beta would drown the
+    reference in rounding.
     Reduces to: the reference for equal rewards; the best response alone as beta goes to 0. Its objective is beta times the
     logarithm of the sum above.
     Raises: ValueError if shapes differ, an entry is NaN or +inf, no response is left in a row, or beta is not positive.
@@ -77,7 +78,7 @@ def dpo_loss(
 
         m = (log pi/pi_ref of chosen) - (log pi/pi_ref of rejected);   L = mean of -log sigmoid(beta * m)
 
-    Shapes and units: four summed response log-probabilities [any one shape] in nats; beta in reward units per nat; result in nats.
+    Shapes and units: four summed log-probabilities [any one shape] in nats; beta in reward units per nat; result in nats.
     Summed, not averaged over tokens: the log-ratio of a response is the sum over its tokens, and an average is another objective.
     Reduces to: log 2 where policy = reference; gradient with respect to a margin -beta * sigmoid(-beta * m) / number of pairs.
     Raises: ValueError if shapes differ, are empty, a log-probability is not finite, or beta is not positive.
@@ -165,13 +166,6 @@ def kto_loss(
     return torch.where(up, desirable_weight * torch.sigmoid(-gain), undesirable_weight * torch.sigmoid(gain)).mean()
 
 
-def _log_one_minus_exp(x: Tensor) -> Tensor:
-    """log(1 - exp(x)) for x < 0, exact near 0 and far from it; each branch sees only its own arguments."""
-    near = x > -math.log(2)
-    close, far = torch.where(near, x, -0.1), torch.where(near, -1.0, x)
-    return torch.where(near, torch.log(-torch.expm1(close)), torch.log1p(-torch.exp(far)))
-
-
 def log_odds_ratio(
     chosen_mean_logp: Float[Tensor, "*pairs"], rejected_mean_logp: Float[Tensor, "*pairs"]
 ) -> Float[Tensor, "*pairs"]:
@@ -189,7 +183,9 @@ def log_odds_ratio(
     for name, x in (("chosen_mean_logp", chosen), ("rejected_mean_logp", rejected)):
         if (x >= 0).any():
             raise ValueError(f"{name} must be below 0, the logarithm of a probability below 1; got {x.max().item()}")
-    return (chosen - _log_one_minus_exp(chosen)) - (rejected - _log_one_minus_exp(rejected))
+    # expm1 keeps 1 - p exact where p is close to 1; where p is far below 1 its logarithm is next to 0 anyway.
+    chosen_odds, rejected_odds = (x - torch.log(-torch.expm1(x)) for x in (chosen, rejected))
+    return chosen_odds - rejected_odds
 
 
 def orpo_loss(

@@ -614,17 +614,35 @@ check(find_actions)
 #
 # A few sentences each. Say what you would measure, not only what you believe.
 
-# %% [markdown] ng="manual:question_denominator:3"
+# %% [markdown]
 # **Q1.** Two teams train on the same data with the token mean and with the record mean. One has three long answers among a thousand short
 # ones. Whose model will sound more like the long answers, why, and which plot would show it after one epoch?
 
-# %% [markdown] ng="manual:question_masks:3"
+# %% [markdown] ng="manual:question_denominator:3"
+# The token mean. A token counts the same there wherever it stands, so three very long answers carry as much weight as many short ones; the
+# record mean gives every answer weight one over the number of records. After one epoch, plot for both models the mean log-probability per
+# token separately for held-out long and held-out short answers: the token-mean model is better on the long ones, the record-mean model on
+# the short ones. *(Full marks: right direction, the reason by weights, a plot split by length on held-out data.)*
+
+# %% [markdown]
 # **Q2.** A trainer builds its mask as `tokens != pad_id`, and the tokenizer uses the end token for padding. Name two different things that
 # go wrong, and a test of at most three lines for each.
 
-# %% [markdown] ng="manual:question_shift:3"
+# %% [markdown] ng="manual:question_masks:3"
+# (1) The real end token of every answer has the pad id and is masked out: the policy is never trained to stop, and runs to the length limit.
+# Test: one row `[5, 7, END, PAD, PAD]` with `END == PAD`; the mask must be `[1, 1, 1, 0, 0]`. (2) Everything that is not padding is trained: system
+# text, user text and tool results become targets. Test: change a user token; the loss must not change through the mask of that token.
+# *(Full marks: two different faults, each with a test that fails on the faulty mask.)*
+
+# %% [markdown]
 # **Q3.** In Experiment C the loss on demonstrations was still falling. Would a lower value have repaired the policy's behaviour on its own
 # samples? What data would you collect instead?
+
+# %% [markdown] ng="manual:question_shift:3"
+# No. The loss measures the next token after prefixes that the demonstrator wrote. The policy's own prefixes contain its own mistakes, which
+# the demonstrations never contain, and nothing in the loss says what to do after them. More of the same data moves the first mistake later but does
+# not teach recovery. Collect labels or rewards on the policy's own samples: corrections of its prefixes (as in DAgger), preferences between
+# its samples, or a reward for the outcome. *(Full marks: names the difference of the two state distributions and data on own samples.)*
 
 # %% [markdown]
 # ## What to read next

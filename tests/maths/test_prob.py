@@ -49,7 +49,7 @@ def random_logits(seed, *shape, forbid=0.0, scale=3.0):
     return z
 
 
-# ---------------------------------------------------------------------------------------------------------------- log_softmax
+# ----------------------------------------------------------------------------------------------------------- log_softmax
 @given(st.integers(0, 10_000), st.integers(1, 9), st.sampled_from([0.0, 0.4]))
 @settings(deadline=None, max_examples=40)
 def test_log_softmax_against_a_loop(seed, vocab, forbid):
@@ -88,7 +88,8 @@ def test_half_precision_logits_are_reduced_in_float32(dtype):
 
 
 def test_log_softmax_refuses_what_is_no_law():
-    for bad, words in (([0.0, float("nan")], "logits must be"), ([0.0, INF], "logits must be"), ([-INF, -INF], "every entry is -inf")):
+    not_a_law = (([0.0, float("nan")], "logits must be"), ([0.0, INF], "logits must be"), ([-INF, -INF], "every entry is -inf"))
+    for bad, words in not_a_law:
         with pytest.raises(ValueError, match=words):
             log_softmax(torch.tensor([[0.0, 0.0], bad]))
     with pytest.raises(ValueError, match="V >= 1"):
@@ -97,7 +98,7 @@ def test_log_softmax_refuses_what_is_no_law():
         log_softmax(torch.tensor([1, 2]))
 
 
-# ------------------------------------------------------------------------------------------------------------- token_logprobs
+# -------------------------------------------------------------------------------------------------------- token_logprobs
 def test_one_prompt_token_and_one_answer_token():
     z = random_logits(0, 1, 2, 4).requires_grad_(True)
     tokens = torch.tensor([[3, 1]])
@@ -164,7 +165,7 @@ def test_token_logprobs_refuses_unknown_ids_and_shapes():
             inspect.unwrap(token_logprobs)(z, tokens)
 
 
-# -------------------------------------------------------------------------------------------------------------------- entropy
+# --------------------------------------------------------------------------------------------------------------- entropy
 @given(st.integers(0, 10_000), st.integers(1, 8), st.sampled_from([0.0, 0.5]))
 @settings(deadline=None, max_examples=30)
 def test_entropy_against_a_loop_in_value_and_gradient(seed, vocab, forbid):
@@ -190,7 +191,7 @@ def test_entropy_ignores_a_forbidden_token():
     torch.testing.assert_close(entropy(torch.cat([z, torch.tensor([-INF])])), entropy(z), rtol=1e-14, atol=0)
 
 
-# -------------------------------------------------------------------------------------------------------------- kl_divergence
+# --------------------------------------------------------------------------------------------------------- kl_divergence
 @given(st.integers(0, 10_000), st.integers(1, 7), st.sampled_from([0.0, 0.3]))
 @settings(deadline=None, max_examples=40)
 def test_kl_against_a_loop(seed, vocab, forbid):
@@ -250,7 +251,7 @@ def test_kl_names_the_bad_argument():
         inspect.unwrap(kl_divergence)(torch.zeros(3), torch.zeros(1))
 
 
-# --------------------------------------------------------------------------------------------------------------- kl_estimates
+# ---------------------------------------------------------------------------------------------------------- kl_estimates
 P_LOGITS = f64([0.2, -0.4, 0.9])
 Q_LOGITS = f64([-0.3, 0.5, 0.1])
 
@@ -334,6 +335,8 @@ def test_pinned_values_of_the_estimators():
     k = kl_estimates(f64([0.0, -1.0]), f64([-1.0, 0.0]))
     assert k["k1"].tolist() == [1.0, -1.0] and k["k2"].tolist() == [0.5, 0.5]
     torch.testing.assert_close(k["k3"], f64([math.exp(-1), math.e - 2]), rtol=1e-14, atol=0)
+    for same in kl_estimates(f64([-3.0]), f64([-3.0])).values():
+        assert same.item() == 0.0
 
 
 def test_k3_near_zero_keeps_its_digits_in_float32():

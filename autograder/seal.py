@@ -1,0 +1,144 @@
+"""The copy of the package that a submission sees. In class mode the level's own functions raise `Sealed` in it.
+
+The reference must not be there to call or to read, but the package itself needs some of the functions that students write: the decoder
+attends, the sampler scores. Those keep working for callers inside the package, from byte code, without source.
+"""
+
+import ast
+import base64
+import importlib
+import marshal
+import shutil
+from pathlib import Path
+from types import CodeType
+
+from autograder.levels import Level
+
+ROOT = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).parent
+
+STUB = '''"""Checks run outside, where a submission can't reach: here they do nothing."""
+
+
+def check(function=None, name=None):
+    return None
+
+
+def statement(id):
+    return id
+
+
+__all__ = ["check", "statement"]
+'''
+
+SEALED = '''"""Functions that are this level's exercises. Made by the grader."""
+
+import base64
+import functools
+import marshal
+import sys
+import types
+
+
+class Sealed(RuntimeError):
+    """The package's own version of an exercise was called while that exercise is graded."""
+
+
+def refuse(name):
+    raise Sealed(f"the package's {name} is sealed while it is an exercise: use your own")
+
+
+def for_the_package(stub, code):
+    """The function still works where the package itself calls it."""
+    works = types.FunctionType(marshal.loads(base64.b85decode(code)), stub.__globals__, stub.__name__, stub.__defaults__)
+    works.__kwdefaults__ = stub.__kwdefaults__
+
+    @functools.wraps(stub)
+    def sealed(*args, **kwargs):
+        if str(sys._getframe(1).f_globals.get("__name__")).startswith("course."):
+            return works(*args, **kwargs)
+        return stub(*args, **kwargs)
+
+    return sealed
+'''
+
+
+def write_site(target: Path, level: Level, *, sealed: bool) -> None:
+    """What the sandbox imports: the package, a stub of the autograder, and the programs that run inside. Readable for every user."""
+    ignore = shutil.ignore_patterns("__pycache__", "*.pyc", ".ipynb_checkpoints")
+    shutil.copytree(ROOT / "course", target / "course", ignore=ignore)
+    shutil.copytree(HERE / "inside", target / "autograder" / "inside", ignore=ignore)
+    (target / "autograder" / "inside" / "mask" / "rfc3987_syntax.py").rename(target / "rfc3987_syntax.py")
+    (target / "autograder" / "__init__.py").write_text(STUB)
+    if sealed:
+        seal(target / "course", homes(level))
+    for path in (target, *target.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def homes(level: Level) -> dict[str, set[str]]:
+    """Module -> names of the level's exercise functions that it defines. A test that students write has no home in the package."""
+    exercises = importlib.import_module("course.exercises")
+    found: dict[str, set[str]] = {}
+    for exercise in level.exercises:
+        function = getattr(exercises, exercise.function, None)
+        if function is not None:
+            found.setdefault(function.__module__, set()).add(function.__name__)
+    return found
+
+
+def seal(package: Path, sealed: dict[str, set[str]]) -> None:
+    """Rewrite the files of a copied package in place."""
+    (package / "sealed.py").write_text(SEALED)
+    used = _names_used(package, set().union(*sealed.values()) if sealed else set())
+    for module, names in sealed.items():
+        path = package.joinpath(*module.split(".")[1:])
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        path.write_text(seal_source(path.read_text(), names, used))
+
+
+def _names_used(package: Path, names: set[str]) -> set[str]:
+    """Those of the names that some function or class of the package reads, apart from their own definitions and re-exports."""
+    found = set()
+    for path in package.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            own = node.name if isinstance(node, ast.FunctionDef) else ""
+            reads = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                found |= (reads & names) - {own}
+    return found
+
+
+def seal_source(source: str, names: set[str], kept: set[str]) -> str:
+    """The source with the bodies of the named functions gone: signature and docstring stay. kept: still callable by the package."""
+    lines = source.splitlines()
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name in names]
+    missing = names - {node.name for node in functions}
+    if missing:
+        raise ValueError(f"cannot seal {sorted(missing)}: not defined by a plain `def` at the top of its module")
+    for node in sorted(functions, key=lambda n: -n.lineno):
+        has_doc = ast.get_docstring(node, clean=False) is not None
+        first = node.body[0].end_lineno if has_doc else node.body[0].lineno - 1
+        indent = " " * node.body[0].col_offset
+        body = [f"{indent}from course.sealed import refuse", "", f"{indent}refuse({node.name!r})"]
+        if node.name in kept:
+            code = base64.b85encode(marshal.dumps(_bare_code(node)))
+            body += ["", "", "from course.sealed import for_the_package  # noqa: E402", "", f"{node.name} = for_the_package({node.name}, {code!r})"]
+        lines[first : node.end_lineno] = body
+    return "\n".join(lines) + "\n"
+
+
+def _bare_code(node: ast.FunctionDef) -> CodeType:
+    """Byte code of the function without docstring, decorators and annotations. The interpreter inside is this one."""
+    clone = ast.parse(ast.unparse(node)).body[0]
+    if ast.get_docstring(clone, clean=False) is not None and len(clone.body) > 1:
+        clone.body = clone.body[1:]
+    clone.decorator_list, clone.returns = [], None
+    arguments = clone.args
+    for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
+        if argument is not None:
+            argument.annotation = None
+    arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]  # the stub's own defaults are used
+    arguments.kw_defaults = [None if d is None else ast.Constant(None) for d in arguments.kw_defaults]
+    module = compile(ast.fix_missing_locations(ast.Module([clone], [])), "<sealed>", "exec")
+    return next(constant for constant in module.co_consts if isinstance(constant, CodeType))

@@ -1,0 +1,1 @@
+"""Tasks: laws that draw prompts and responses with a known gold utility, the records feedback is kept in, and splits by group."""

@@ -1,0 +1,85 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Start here
+#
+# This course follows **one training round of a language-model agent**, stage by stage. In each level you implement the stage's mathematics,
+# train a real (small) policy with your own functions, and find out what can go wrong. Everything runs on a laptop without a GPU and
+# without a network.
+
+# %%
+from course.figures.overview import round_map
+
+round_map()
+
+# %% [markdown]
+# | level | stage of the round | you implement |
+# |---|---|---|
+# | **0 Probability and masks** | rollout: what did the policy choose, and how likely was it | log-probabilities, KL, attention and action masks, the SFT loss |
+# | **1 Preference modelling** | feedback: from choices to a number | reward-model losses, splits, calibration, queries, DPO |
+# | 2 Bandit RLHF | credit and update | returns, GAE, PPO, GRPO; hacking a reward and noticing it |
+# | 3 Selection versus optimisation | search at equal compute | best-of-N, pass@k, consensus, proof search |
+# | 4 Tool environments | rollout over several turns | actions, authorisation, replay, RL with tools |
+# | 5 Multi-source rewards and attacks | feedback under attack | reward vectors, judges, monitors, a red-team ladder |
+# | 6 Distributed long-horizon systems | the round as a system | V-trace, staleness, ledgers, budgets |
+# | 7 Reading frontier reports adversarially | accounting for claims | evidence tables, checklists |
+#
+# Levels 2 to 7 are being written; the table below shows those that are in this edition.
+
+# %% [markdown]
+# ## Where you stand
+#
+# Read from your notebooks on disk, as they were last saved. Run this cell again after you have worked and **saved**.
+
+# %%
+from pathlib import Path
+
+from autograder import progress
+from course.figures import say
+
+rows = progress.standings(Path(".."))
+lines = ["| level | exercise | points | state |", "|---|---|---|---|"]
+lines += [f"| {row.level} | {row.title} (`{row.function}`) | {row.points:g} | {row.state} |" for row in rows]
+say("\n".join(lines))
+right = [row for row in rows if row.state == "right"]
+say(
+    f"**{len(right)} of {len(rows)} exercises pass their visible checks**, worth {sum(row.points for row in right):g} of "
+    f"{sum(row.points for row in rows):g} points if their hidden checks pass too."
+)
+
+# %% [markdown]
+# ## How to work
+#
+# 1. Open `level0/lab.ipynb` from the file browser on the left. Work from top to bottom; later exercises use your earlier functions.
+# 2. Where it says *decide* or *predict*, write something down first. Being wrong on paper is how the figure below teaches you.
+# 3. Replace `raise NotImplementedError()` by your answer, run the cell, run the check under it. The check compares with values computed
+#    independently, in double precision, and tests gradients too.
+# 4. Stuck for more than ten minutes? Open the first hint. Only then the second.
+# 5. **Restart the kernel and run all cells** before you hand in: what only works in your kernel's memory does not work in the grader's.
+#
+# **What is graded.** Only your answer cells and any cells you add. You may add cells, move cells, print, plot. The check cells are not taken from your
+# file; the grader runs its own, with other numbers and some further cases, in another process. Points are given per check.
+#
+# **Using an AI assistant.** Ask it to explain, to question you, to review a test you wrote. If it writes the answer, you have paid for the
+# course and sent somebody else. Nobody can see the difference in your points; you can in level 4.
+
+# %% [markdown]
+# ## When something fails
+#
+# | what you see | what to do |
+# |---|---|
+# | `NotImplementedError` | the answer cell still holds the stub, or you did not run it after editing |
+# | *not counted: first the function's value must be right* | fix the check marked WRONG; the ones that wait follow by themselves |
+# | *something on the way was detached* | you used `.item()`, `.detach()`, `.numpy()` or built a new tensor from numbers; gradients must flow |
+# | *expected shape … got shape …* | look at `keepdim`, and at the shapes in the docstring |
+# | *may not use … here* | the card bans that library call: writing it is the exercise |
+# | a check is right alone and wrong after "Run all" | you overwrote a name; use other names in cells you add |
+# | a cell hangs | interrupt the kernel (■); each check of a function has a time limit only when it is graded |
+# | a notebook will not open | `make lab` again: it restores missing files and never overwrites yours. Rename a broken file first |
+# | something with the machine | `course doctor` in a terminal says what was found and what each lack means |
