@@ -1,7 +1,7 @@
 """nbgrader's configuration, read by its commands and by the formgrader when JupyterLab is started here.
 
-Submissions are untrusted. nbgrader's own reading and execution of a submitted notebook are replaced by the course's grader:
-a submission is read as text, only its answers enter the released notebook, it runs in a sandbox, and the verdicts come from outside.
+Submissions are untrusted. nbgrader's own reading and execution of a submitted notebook are replaced by the course's grader. A
+submission is read as text, its answers alone enter the released notebook, it runs in a sandbox, verdicts come from outside.
 The classes are named, not imported, so that commands which grade nothing do not load them.
 """
 

@@ -36,7 +36,10 @@ def veto(exercise: Exercise, sources: list[str]) -> str:
     tree = _parse(sources)
     if tree is None:
         return ""
-    functions = _bindings(tree.body)
+    try:
+        functions = _bindings(tree.body)
+    except RecursionError:
+        return "the code is nested too deeply to be read"
     aliases = _import_aliases(tree)
     banned = set(exercise.banned)
     for node in _reachable(exercise.function, functions):
@@ -60,6 +63,11 @@ def copies_reference(exercise: Exercise, reference: Callable, sources: list[str]
 
 
 def _parse(sources: list[str]) -> ast.Module | None:
+    return _parsed(tuple(sources))
+
+
+@functools.lru_cache(maxsize=4)  # one submission is asked about each of its exercises
+def _parsed(sources: tuple[str, ...]) -> ast.Module | None:
     body = []
     for source in sources:
         try:

@@ -1,7 +1,7 @@
-"""Grade a class: every submission once, in worker processes that may die, with verdicts kept so that every command reads the same ones.
+"""Grade a class: every submission once, in worker processes that may die, with verdicts that every command then reads.
 
-A verdict is kept under a key made of what the submission's cells say, the sources that judge it and the secret seed. `nbgrader autograde`, the
-formgrader's button, feedback and `course grade` therefore share one run; to force another, delete the student's file in results/.
+A verdict is kept under a key made of what the submission's cells say, the sources that judge it and the secret seed. So `nbgrader
+autograde`, the formgrader's button and `course grade` share one run. Deleting a student's file in results/ forces another.
 """
 
 import functools
@@ -25,7 +25,7 @@ from autograder.rebase import BadSubmission, Cell, read_submission
 from autograder.sandbox import NoSandbox, sandbox_problem
 
 NOTEBOOK = "lab"
-PATIENCE = 300.0  # seconds after which a worker counts as dead; the sandbox's own limit comes long before
+STARTUP, PATIENCE = 120.0, 300.0  # seconds after which a worker counts as dead; the sandbox's own limit comes long before
 STUDENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 
 
@@ -47,6 +47,7 @@ def grade_class(
         raise ValueError(f"submitted must be a folder with submissions (STUDENT/{name}/{NOTEBOOK}.ipynb); {submitted} is none")
     if sandbox and sandbox_problem():
         raise NoSandbox(f"no sandbox: {sandbox_problem()}")
+    submitted, state = submitted.resolve(), state.resolve()  # nbgrader changes the working directory while it works
     students = sorted(path.parent.name for path in submitted.glob(f"*/{name}") if path.is_dir())
     gradebook.class_secret(state)  # made before several workers look for it
     config = gradebook.configuration(state, submitted, sandbox=sandbox)
@@ -69,18 +70,25 @@ def grade_class(
 def stored_reports(level: int, state: Path) -> list[Report]:
     """The kept verdicts of a level, in alphabetical order of students. Files of another edition are passed over."""
     found = []
-    for path in sorted((state / "results" / f"level{level}").glob("*.json")):
+    for path in (state / "results" / f"level{level}").glob("*.json"):
         try:
             found.append(Report.from_json(json.loads(path.read_text())["report"]))
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    return found
+    return sorted(found, key=lambda report: report.student)
 
 
 def verdict(
-    level: int, student: str, notebook: Path, state: Path, *, sandbox: bool, sealed: bool, run: Callable[..., Report] | None = None
+    level: int,
+    student: str,
+    notebook: Path,
+    state: Path,
+    *,
+    sandbox: bool,
+    sealed: bool,
+    run: Callable[..., Report] | None = None,
 ) -> Report:
-    """The kept verdict on this submission, or a new one. run(*job) grades in another process; without it one is started for this."""
+    """The kept verdict on this submission, or a new one. run(*job) grades in another process; without it one is started."""
     secret = gradebook.class_secret(state)
     kept = state / "results" / f"level{level}" / f"{student}.json"
     try:
@@ -179,7 +187,7 @@ class WorkerDied(RuntimeError):
 
 
 class Workers:
-    """Up to `count` processes, each grading one submission at a time and kept for the next: references are computed once per process."""
+    """Up to `count` processes, each kept from one submission to the next: what a level needs is loaded once per process."""
 
     def __init__(self, count: int, grade: Callable[..., Report] = grade_submission):
         self._grade = grade
@@ -217,19 +225,26 @@ class _Worker:
         self._process = context.Process(target=_serve, args=(theirs, grade))
         self._process.start()
         theirs.close()
+        self._ready = False
 
     def ask(self, job: tuple) -> Report:
         try:
+            if not self._ready:  # it has packages to import first
+                self._answer(STARTUP)
+                self._ready = True
             self._pipe.send(job)
-            if not self._pipe.poll(PATIENCE):
-                raise WorkerDied(f"the grader gave no verdict within {PATIENCE:g} s")
-            kind, value = self._pipe.recv()
+            kind, value = self._answer(PATIENCE)
         except (EOFError, OSError) as error:
             self._process.join(5)
             raise WorkerDied(f"the grading process ended with status {self._process.exitcode}") from error
         if kind == "error":
             raise RuntimeError(value)
         return Report.from_json(value)
+
+    def _answer(self, seconds: float) -> tuple[str, str]:
+        if not self._pipe.poll(seconds):
+            raise WorkerDied(f"the grader gave no verdict within {seconds:g} s")
+        return self._pipe.recv()
 
     def stop(self) -> None:
         self._pipe.close()  # a worker that waits for work ends by itself
@@ -240,7 +255,7 @@ class _Worker:
 
 
 def _serve(pipe: Any, grade: Callable[..., Report]) -> None:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    pipe.send(("ready", ""))
     while True:
         try:
             notebook, level, student, secret, sandbox, sealed = pipe.recv()

@@ -168,6 +168,7 @@ def release(folder: str, solutions: Path, levels: Path) -> list[Path]:
         config.CourseDirectory.assignment_id = folder
         config.CourseDirectory.ignore = ["*.py", "*.pyc", "__pycache__", ".ipynb_checkpoints"]
         config.GenerateAssignment.no_database = True
+        config.SaveCells.enabled = False  # it would ask the database that is not there
         config.NbConvertBase.log_level = "WARN"
         shutil.copytree(solutions / folder, Path(scratch, "source", folder), ignore=shutil.ignore_patterns("*.py", "__pycache__"))
         GenerateAssignment(coursedir=CourseDirectory(config=config), config=config).start()

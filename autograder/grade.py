@@ -1,9 +1,10 @@
 """Grade one submission: rebase, run, read the answers, judge them, and write down why."""
 
-import functools
+import ast
 import hashlib
 import hmac
 import json
+import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -103,7 +104,7 @@ def grade_submission(
         status = f"bad submission: {problem}"
         return Report(student, level, status, _nothing(exercises, status), flags, time.monotonic() - started, digest, "")
     plan = make_plan(exercises, seed)
-    limits = _sandbox.Limits(wall_seconds=wall_seconds)
+    limits = _sandbox.Limits(wall_seconds=wall_seconds, mapped_mib=runner.library_mib())
     outcome = runner.run(rebased, plan, sealed=sealed, isolated=sandbox, limits=limits)
     sources = [_as_python(source) for source in rebased.sources]
     rows = tuple(row for exercise in exercises.exercises for row in _judged(exercises, exercise, plan, outcome.answers, seed, sources))
@@ -157,26 +158,35 @@ SUSPECT = {  # names that honest answers have no use for; they can hide a banned
 
 def _flags(level: Level, rebased: rebase.Rebased, sources: list[str], sealed: bool) -> tuple[str, ...]:
     found = [f"the check cell {printable(name)} was edited; the original was used" for name in rebased.changed if name.startswith("check_")]
-    found += [f"uses {name}" for name in sorted(SUSPECT & bans.names(sources))]
+    written = "\n".join(rebased.sources)  # a line of magic is get_ipython() only once it is translated
+    found += [f"uses {name}" for name in sorted(SUSPECT & bans.names(sources)) if name in written]
     for exercise in level.exercises:
         if sealed and bans.copies_reference(exercise, level.reference(exercise.function), sources):
             found.append(f"{exercise.function} has the same syntax tree as the package's own")
     return tuple(found)
 
 
-@functools.lru_cache(maxsize=1)
-def _transformer() -> Any:
-    from IPython.core.inputtransformer2 import TransformerManager
-
-    return TransformerManager()
-
-
 def _as_python(source: str) -> str:
-    """The cell as Python alone, so that a line of magic does not hide it from the syntax tree: `%%time` runs what follows it."""
-    lines = source.lstrip().split("\n")
-    while lines and lines[0].lstrip().startswith("%%"):
-        lines = lines[1:]
-    try:
-        return _transformer().transform_cell("\n".join(lines))
-    except Exception:  # what IPython can't transform it can't run either
+    """The cell as Python alone, so that a line of magic does not hide it from the syntax tree: `%%time` and `%time` run what follows."""
+    if _parses(source):
         return source
+    lines = source.split("\n")
+    while lines and (not lines[0].strip() or lines[0].lstrip().startswith("%%")):
+        lines = lines[1:]
+    return "\n".join(_MAGIC.sub(_code_of, line) for line in lines)
+
+
+_MAGIC = re.compile(r"^(\s*)(?:(\w+\s*=\s*)?[!%]+\w*\s*(.*)|[^#'\"]*\?+\s*)$")  # %name code, !command, x = %name code, name?
+
+
+def _code_of(line: re.Match) -> str:
+    code = (line[2] or "") + (line[3] or "")
+    return line[1] + (code if code.strip() and _parses(code) else "pass")
+
+
+def _parses(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True

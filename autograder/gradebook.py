@@ -1,4 +1,4 @@
-"""nbgrader's side of a class: its secret, its configuration for any folder of submissions, its database, and calls into nbgrader itself.
+"""nbgrader's side of a class: the secret, a configuration for any folder of submissions, the database, and calls into nbgrader.
 
 nbgrader is imported once per process and driven through its own API, because starting its command for each student costs seconds.
 """
@@ -20,7 +20,7 @@ _generating = threading.Lock()
 
 
 def class_secret(state: Path) -> bytes:
-    """The key from which every secret seed of a class is derived. Made once, readable by its owner only; losing it changes regrades."""
+    """The key from which all secret seeds of a class are derived. Made once, for its owner only; losing it changes regrades."""
     path = state / "secret"
     state.mkdir(parents=True, exist_ok=True)
     try:
@@ -31,7 +31,9 @@ def class_secret(state: Path) -> bytes:
             path.chmod(0o600)
     secret = path.read_text().strip().encode()
     if len(secret) < 32:
-        raise ValueError(f"{path} must hold the class secret, at least 32 characters; it has {len(secret)}. Restore it from a backup.")
+        raise ValueError(
+            f"{path} must hold the class secret, at least 32 characters; it has {len(secret)}. Restore it from a backup."
+        )
     return secret
 
 
@@ -50,7 +52,7 @@ def load_nbgrader() -> None:
 
 
 def configuration(state: Path, submitted: Path, *, sandbox: bool) -> Any:
-    """nbgrader_config.py, pointed at this state and these submissions: one source for the commands, the formgrader and `course grade`."""
+    """nbgrader_config.py, pointed at this state and these submissions: one source for commands, formgrader and `course grade`."""
     load_nbgrader()
     from traitlets.config import PyFileConfigLoader
 
@@ -75,8 +77,7 @@ def open_api(config: Any) -> Any:
     log = logging.getLogger("course.nbgrader")
     log.propagate = False
     log.handlers = log.handlers or [logging.NullHandler()]
-    for section in ("NbGraderAPI", "Autograde", "GenerateFeedback", "GenerateAssignment"):
-        config[section].log_level = logging.WARNING
+    config.NbGraderAPI.log_level = logging.WARNING
     course = CourseDirectory(config=config, log=log)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -114,8 +115,8 @@ def ensure_assignment(course: Any, level: str) -> None:
                 GenerateAssignment(coursedir=CourseDirectory(config=config), config=config, log=course.log).start()
             except NbGraderException as error:
                 raise RuntimeError(
-                    f"nbgrader could not enter {level} into {database}. If graded cells were added or removed since submissions were "
-                    f"graded, back the file up and run: nbgrader db assignment remove {level} --force"
+                    f"nbgrader could not enter {level} into {database}. If graded cells were added or removed since submissions "
+                    f"were graded, back the file up and run: nbgrader db assignment remove {level} --force"
                 ) from error
         known.parent.mkdir(exist_ok=True)
         known.write_text(digest)

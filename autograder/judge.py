@@ -83,6 +83,8 @@ def signature(answers: list[Any]) -> str:
 def _rounded(value: Any) -> Any:
     if isinstance(value, StudentError):
         return ["error", value.kind]
+    if isinstance(value, torch.Tensor) and value.numel() > 20_000:
+        return [list(value.shape), "too large to be a known mistake"]  # an answer can be made large to cost time
     if isinstance(value, torch.Tensor):
         x = value.detach().double()
         finite = x[x.isfinite()]

@@ -1,16 +1,15 @@
 """nbgrader with an untrusted submission: how it is read, and what takes the place of executing it.
 
-`nbgrader autograde`, the formgrader's button and `course grade` all pass here, because nbgrader_config.py names these two classes.
-- SubmissionReader gives nbgrader the released notebook with the student's answers in it. A copied cell, a missing id, another kernel, an
-  old format, a deleted check or a file that is no notebook can't stop it, and no other file of the submission is opened or copied.
-- TrustedExecute runs nothing here: it asks the grader for its verdict and writes it into the check cells, where nbgrader reads points.
+`nbgrader autograde`, the formgrader's button and `course grade` all pass here: nbgrader_config.py names these two classes.
+- SubmissionReader gives nbgrader the released notebook with the student's answers in it. A copied cell, a missing id, another
+  kernel, an old format, a deleted check or a file that is no notebook can't stop it, and no other file is opened or copied.
+- TrustedExecute runs nothing here: it asks the grader for its verdict and writes it into the check cells, where nbgrader looks.
 
-Answers are shown as text. Written answers could hold HTML, scripts, links or formulas with links, which the formgrader and the feedback
-pages would render; they are replaced by an inert block of text. Code is highlighted as text by both; nothing a cell printed is kept.
+Answers are shown as text. Written answers could hold HTML, scripts, links or formulas with links, which the formgrader and the
+feedback pages would render; they become an inert block of text. Code is shown as text by both; nothing a cell printed is kept.
 """
 
 import copy
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,11 +27,11 @@ from traitlets import Bool, Unicode  # noqa: E402
 
 from autograder.batch import NOTEBOOK, verdict  # noqa: E402
 from autograder.grade import Report, Row  # noqa: E402
-from autograder.rebase import BadSubmission, read_submission, rebase  # noqa: E402
+from autograder.rebase import BadSubmission, Cell, read_submission, rebase  # noqa: E402
 from autograder.report import plain  # noqa: E402
 from autograder.sandbox import sandbox_problem  # noqa: E402
 
-ADDED = "### Cells that the student added\n\nThey ran in the order in which the student placed them, not here."
+ADDED = "**Cells that the student added.** They ran in the order in which the student placed them, not here."
 
 
 class GradingRefused(RuntimeError):
@@ -46,7 +45,7 @@ class SubmissionReader(NotebookExporter):
         super().__init__(*args, **kwargs)
         course = copy.copy(self.parent.coursedir)
         ensure_assignment(course, course.assignment_id)
-        # Files beside the notebook are never copied: a link could point at the solutions, a page could script the formgrader it opens in.
+        # Files beside the notebook are never copied: a link could point at the solutions, a page could script the formgrader.
         course.ignore = ["*", ".*"]
         self.parent.coursedir = course
 
@@ -60,13 +59,15 @@ class SubmissionReader(NotebookExporter):
             cells = read_submission(Path(filename))
         except BadSubmission:
             cells = []  # the verdict says why it gets nothing
-        return self.from_notebook_node(answers_in_release(json.loads(released.read_text("utf-8")), cells), resources=resources, **kw)
+        return self.from_notebook_node(answers_in_release(nbformat.read(released, 4), cells), resources=resources, **kw)
 
 
 class TrustedExecute(NbGraderPreprocessor):
     state = Unicode(help="Folder of the class secret and of the kept verdicts.").tag(config=True)
     sandbox = Bool(True, help="Run submissions in a sandbox. False is for code that you trust.").tag(config=True)
-    sealed = Bool(True, help="Withhold the level's own functions from submissions. False is for open courseware.").tag(config=True)
+    sealed = Bool(True, help="Withhold the level's own functions from submissions. False is for open courseware.").tag(
+        config=True
+    )
 
     def preprocess(self, nb: Any, resources: Any) -> Any:
         course, meta = self.parent.parent.coursedir, resources["nbgrader"]
@@ -75,19 +76,21 @@ class TrustedExecute(NbGraderPreprocessor):
             raise GradingRefused(f"GradingRefused: there are no checks for {meta['assignment']}/{meta['notebook']}")
         if self.sandbox and sandbox_problem():
             raise GradingRefused(
-                f"GradingRefused: {sandbox_problem()}. Submissions are untrusted and are not run without a sandbox. For code that you "
-                "trust, add --TrustedExecute.sandbox=False, or --no-sandbox to `course grade`"
+                f"GradingRefused: {sandbox_problem()}. Submissions are untrusted and are not run without a sandbox. For code "
+                "that you trust, add --TrustedExecute.sandbox=False, or --no-sandbox to `course grade`"
             )
-        notebook = Path(course.format_path(course.submitted_directory, meta["student"], meta["assignment"]), f"{meta['notebook']}.ipynb")
+        notebook = Path(
+            course.format_path(course.submitted_directory, meta["student"], meta["assignment"]), f"{meta['notebook']}.ipynb"
+        )
         kept = verdict(int(match[1]), meta["student"], notebook, Path(self.state), sandbox=self.sandbox, sealed=self.sealed)
         write_verdict(nb, kept)
         return nb, resources
 
 
-def answers_in_release(released: dict[str, Any], submitted: Sequence[Any]) -> Any:
+def answers_in_release(released: Any, submitted: Sequence[Cell]) -> Any:
     """The released notebook with the answers of a submission: code as it is, written answers as inert text, no outputs."""
     found = rebase(released, list(submitted))
-    built = nbformat.from_dict(copy.deepcopy(released))
+    built = copy.deepcopy(released)
     for cell in built.cells:
         role = cell.metadata.get("nbgrader", {})
         if cell.cell_type == "code":
@@ -104,13 +107,15 @@ def answers_in_release(released: dict[str, Any], submitted: Sequence[Any]) -> An
 
 
 def as_text(source: str) -> str:
-    """One line of HTML that shows any text and can do nothing: whatever markdown, HTML or MathJax could read is a numbered entity."""
-    shown = "".join(ch if (ch.isascii() and ch.isalnum()) or ch == " " else f"&#{ord(ch)};" for ch in source if ch in "\n\t" or ch >= " ")
+    """One line of HTML that shows any text and does nothing: what markdown, HTML or MathJax could read is a numbered entity."""
+    shown = "".join(
+        ch if (ch.isascii() and ch.isalnum()) or ch == " " else f"&#{ord(ch)};" for ch in source if ch in "\n\t" or ch >= " "
+    )
     return f'<pre style="white-space: pre-wrap">{shown}</pre>'
 
 
 def write_verdict(nb: Any, report: Report) -> None:
-    """Points and reasons into the check cells. Hidden checks are counted, never named, because feedback pages show these cells."""
+    """Points and reasons into the check cells. Hidden checks are counted, never named: feedback pages show these cells."""
     for cell in nb.cells:
         role = cell.metadata.get("nbgrader", {})
         if cell.cell_type == "code":

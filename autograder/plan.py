@@ -52,7 +52,8 @@ def read_answers(folder: Path, count: int, missing: str) -> list[Any]:
     return [_read(folder / f"{number}.safetensors", missing) for number in range(count)]
 
 
-MAX_ANSWER_BYTES = 64 << 20
+MAX_ANSWER_BYTES = 32 << 20
+MAX_HEADER_BYTES = 1 << 20  # shapes, and what is no tensor: read as JSON, it takes many times its size in memory
 
 
 def _read(path: Path, missing: str) -> Any:
@@ -63,6 +64,9 @@ def _read(path: Path, missing: str) -> Any:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_ANSWER_BYTES:
             return StudentError("Malformed", "the answer is not a plain file of reasonable size")
+        with open(path, "rb") as file:
+            if int.from_bytes(file.read(8), "little") > MAX_HEADER_BYTES:
+                return StudentError("Malformed", "the answer is too large")
         tree = codec.load(path)
     except FileNotFoundError:
         return StudentError("NoAnswer", missing)

@@ -1,4 +1,4 @@
-"""What a class got, for people: a table for the terminal, the details of one student, and a page with a chart of points by invariant.
+"""What a class got, for people: a table for the terminal, one student's details, a page with a chart of points by invariant.
 
 Reasons and names come from submissions. They are shown as text everywhere: control characters are replaced, markup is escaped.
 """
@@ -19,7 +19,9 @@ EARNED, LOST = "#0072B2", "#E69F00"  # blue and orange of Okabe and Ito: told ap
 
 def plain(text: Any, limit: int = 400) -> str:
     """One line of harmless text: no control, escape, direction or line-breaking characters, and not longer than limit."""
-    kept = "".join(" " if ch in "\n\t\r" else "�" if unicodedata.category(ch) in ("Cc", "Cf", "Cs", "Zl", "Zp") else ch for ch in str(text))
+    kept = "".join(
+        " " if ch in "\n\t\r" else "�" if unicodedata.category(ch) in ("Cc", "Cf", "Cs", "Zl", "Zp") else ch for ch in str(text)
+    )
     kept = re.sub(r" {2,}", " ", kept).strip()
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
 
@@ -31,7 +33,8 @@ def first_reason(report: Report) -> str:
     if not told:
         return ""
     row = told[0]
-    return plain(row.reason if row.reason == report.status else f"{row.function}: {row.reason}")
+    named = row.reason == report.status or row.reason.startswith(row.function)
+    return plain(row.reason if named else f"{row.function}: {row.reason}")
 
 
 def points_by_invariant(reports: Sequence[Report]) -> dict[str, tuple[float, float]]:
@@ -68,14 +71,13 @@ def table(reports: Sequence[Report], title: str = "") -> Any:
 def print_table(reports: Sequence[Report], title: str = "") -> None:
     from rich.console import Console
 
-    console = Console()
-    console.print(table(reports, title), width=max(console.width, 110))
+    Console(width=max(Console().width, 120)).print(table(reports, title))
 
 
 def student_text(report: Report) -> str:
     """Every check of one student, for the instructor (hidden checks included)."""
-    head = f"{plain(report.student)}, level {report.level}: {report.points:g} of {report.max_points:g} points, {plain(report.status)}"
-    lines = [f"{head}, {report.seconds:.1f} s", *(f"flag: {plain(flag)}" for flag in report.flags)]
+    head = f"{plain(report.student)}, level {report.level}: {report.points:g} of {report.max_points:g} points"
+    lines = [f"{head}, {plain(report.status)}, {report.seconds:.1f} s", *(f"flag: {plain(flag)}" for flag in report.flags)]
     for row in report.rows:
         mark = "ok   " if row.passed else "WRONG"
         secret = " (hidden)" if row.hidden else ""
@@ -94,8 +96,8 @@ def finding(reports: Sequence[Report]) -> str:
     worst = min(shares, key=lambda id: (shares[id], id))
     if shares[worst] >= 1:
         return f"All {len(reports)} submissions earned every point"
-    titled = contract()[worst].title if worst in contract() else ""
-    return f"The class earned {mean:.0%} of its points; it lost most on {worst}{f' ({titled})' if titled else ''}, where {shares[worst]:.0%} were earned"
+    named = f"{worst} ({contract()[worst].title})" if worst in contract() else worst
+    return f"The class earned {mean:.0%} of its points; it lost most on {named}, where {shares[worst]:.0%} were earned"
 
 
 def chart(reports: Sequence[Report]) -> str:
@@ -123,16 +125,21 @@ def chart(reports: Sequence[Report]) -> str:
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     svg = out.getvalue()
-    described = "; ".join(f"{id} {share:.0%}" for id, share in zip(ids, shares))
+    described = "; ".join(f"{id} {share:.0%}" for id, share in zip(ids, shares, strict=True))
     label = html.escape(f"Bar chart of the share of points earned by invariant: {described}", quote=True)
     return svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
 
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #222; background: #fff }
-table { border-collapse: collapse; width: 100% } th, td { text-align: left; vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid #ddd }
-td.number { text-align: right; white-space: nowrap } .flag { border: 1px solid #a04000; color: #a04000; padding: 0 .3rem; display: inline-block }
-svg { max-width: 100%; height: auto } details { margin: .4rem 0 } summary { cursor: pointer } td, th { overflow-wrap: anywhere }
+table { border-collapse: collapse; width: 100% }
+th, td { text-align: left; vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid #ddd; overflow-wrap: anywhere }
+th, td.number { white-space: nowrap }
+td.number { text-align: right }
+.flag { border: 1px solid #a04000; color: #a04000; padding: 0 .3rem; display: inline-block }
+svg { max-width: 100%; height: auto }
+details { margin: .4rem 0 }
+summary { cursor: pointer }
 """
 
 
@@ -141,14 +148,22 @@ def class_page(reports: Sequence[Report]) -> str:
     levels = sorted({report.level for report in reports})
     parts = [f"<h1>Class report: level {', '.join(map(str, levels))}</h1>" if levels else "<h1>Class report</h1>"]
     if any(UNISOLATED in report.flags for report in reports):
-        parts.append("<p class=flag>Graded without a sandbox: the submissions' code ran with the rights of the person who graded.</p>")
+        parts.append(
+            "<p class=flag>Graded without a sandbox: the submissions' code ran with the rights of the person who graded.</p>"
+        )
     for level in levels:
         mine = [report for report in reports if report.level == level]
-        parts += [f"<h2>{_text(finding(mine))}</h2>", f"<p>Level {level}, {len(mine)} submissions.</p>", chart(mine), _student_rows(mine)]
+        parts += [
+            f"<h2>{_text(finding(mine))}</h2>",
+            f"<p>Level {level}, {len(mine)} submissions.</p>",
+            chart(mine),
+            _student_rows(mine),
+        ]
     parts.append("<h2>Details</h2><p>For the instructor: hidden checks and the numbers of secret inputs are named here.</p>")
     parts += [_details(report) for report in reports]
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-    head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}"><title>Class report</title><style>{STYLE}</style>'
+    head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
+    head += f"<title>Class report</title><style>{STYLE}</style>"
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
 
 
@@ -162,8 +177,9 @@ def _student_rows(reports: Sequence[Report]) -> str:
     for report in reports:
         flags = " ".join(f"<span class=flag>{_text(flag)}</span>" for flag in report.flags)
         points = f"{report.points:g} / {report.max_points:g}"
-        cells = f"<td>{_text(report.student)}</td><td class=number>{points}</td><td>{_text(report.status)}</td><td>{_text(first_reason(report))}</td>"
-        rows.append(f"<tr>{cells}<td>{flags}</td><td class=number>{report.seconds:.1f} s</td></tr>")
+        told = "".join(f"<td>{_text(value)}</td>" for value in (report.status, first_reason(report)))
+        row = f"<td>{_text(report.student)}</td><td class=number>{points}</td>{told}<td>{flags}</td>"
+        rows.append(f"<tr>{row}<td class=number>{report.seconds:.1f} s</td></tr>")
     head = "".join(f"<th>{name}</th>" for name in ("student", "points", "status", "first reason", "flags", "time"))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
@@ -190,12 +206,11 @@ def print_matrix(matrix: Any) -> None:
     from rich.text import Text
 
     console = Console()
-    summary = Table("level", "invariants", "mutants killed", "alternatives accepted", "stub points", "solution points")
+    summary = Table("level", "invariants covered", "mutants killed", "alternatives accepted", "stub points", "solution points")
     for level, row in matrix.levels.items():
-        summary.add_row(
-            level, f"{row['covered']} of {row['invariants']} covered", f"{row['killed']} of {row['mutants']}",
-            f"{row['accepted']} of {row['alternatives']}", f"{row['stub_points']:g}", f"{row['solution_points']:g} of {row['max_points']:g}",
-        )  # fmt: skip
+        pairs = (("covered", "invariants"), ("killed", "mutants"), ("accepted", "alternatives"))
+        points = (f"{row['stub_points']:g}", f"{row['solution_points']:g} of {row['max_points']:g}")
+        summary.add_row(level, *(f"{row[part]} of {row[whole]}" for part, whole in pairs), *points)
     details = Table("invariant", "known mistakes, each with the number of checks that caught it")
     for id in sorted(matrix.kills):
         details.add_row(id, Text(", ".join(f"{name} ({len(checks)})" for name, checks in sorted(matrix.kills[id].items()))))

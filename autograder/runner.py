@@ -1,5 +1,6 @@
 """One submission: run it where it can do no harm, and bring back its answers as data."""
 
+import functools
 import json
 import os
 import tempfile
@@ -29,7 +30,7 @@ class Outcome:
 
 def run(rebased: Rebased, plan: Plan, *, sealed: bool, isolated: bool, limits: sandbox.Limits) -> Outcome:
     """Raises NoSandbox where the machine can't hold it, never because of what the submission did."""
-    with tempfile.TemporaryDirectory(prefix="grade-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=f"grade-{os.getpid()}-") as scratch:
         folder = Path(scratch)
         code, inputs, results, home = (folder / name for name in ("site", "in", "results", "home"))
         for made in (inputs, results, home):
@@ -62,6 +63,7 @@ def run(rebased: Rebased, plan: Plan, *, sealed: bool, isolated: bool, limits: s
             names=[f"{number}.safetensors" for number in range(len(plan.calls))] + ["done"],
             scratch=home,
             isolated=isolated,
+            final="done",
         )
         if not finished.started:
             raise sandbox.NoSandbox(f"the sandbox did not start: {finished.log.strip() or f'exit status {finished.returncode}'}")
@@ -74,11 +76,21 @@ def run(rebased: Rebased, plan: Plan, *, sealed: bool, isolated: bool, limits: s
     return Outcome(answers, status, finished.seconds, peak + finished.log)
 
 
+@functools.cache
+def library_mib() -> int:
+    """What a process that imports torch maps without using memory of its own: up to gigabytes in builds for a GPU."""
+    import torch
+
+    home = Path(torch.__file__).parent
+    libraries = [*home.rglob("*.so*"), *(home.parent / "nvidia").rglob("*.so*")]
+    return 512 + sum(path.stat().st_size for path in libraries if not path.is_symlink()) // (1 << 20)
+
+
 def _status(finished: sandbox.Finished, done: bool, limits: sandbox.Limits) -> str:
-    if finished.timed_out:
-        return f"wall-clock limit of {limits.wall_seconds:g} s"
     if done:  # can be forged, and gains nothing: it only chooses words
         return "ok"
+    if finished.timed_out:
+        return f"wall-clock limit of {limits.wall_seconds:g} s"
     if finished.out_of_memory:
         return f"memory limit of {limits.memory_mib} MiB"
     return "kernel died" if finished.returncode == KERNEL_DIED else "stopped before its answers were collected"

@@ -45,10 +45,14 @@ class NoSandbox(RuntimeError):
 
 @dataclass(frozen=True)
 class Limits:
-    """wall_seconds is kept from outside; the rest by the kernel. memory_mib bounds each process and, with a control group, their sum."""
+    """wall_seconds is kept from outside; the rest by the kernel. memory_mib bounds each process and, with a control group, their sum.
+
+    mapped_mib is address space on top of it for the libraries that a process maps: they are gigabytes in some builds of torch.
+    """
 
     wall_seconds: float = 60
     memory_mib: int = 2048
+    mapped_mib: int = 0
     processes: int = 128
     open_files: int = 512
     file_mib: int = 32
@@ -57,14 +61,14 @@ class Limits:
 
     def resource_limits(self, isolated: bool) -> dict[str, int]:
         """Set by the first program inside, before it starts anything of the student's. Without a sandbox the number of processes
-        would count everything else that the user runs."""
-        limits = {
-            "RLIMIT_AS": self.memory_mib << 20,
-            "RLIMIT_NOFILE": self.open_files,
-            "RLIMIT_FSIZE": self.file_mib << 20,
-            "RLIMIT_CPU": int(self.wall_seconds) + 10,
-            "RLIMIT_CORE": 0,
-        }
+        would count everything else that the user runs, and only Linux keeps the limits on memory."""
+        limits = {"RLIMIT_CPU": int(self.wall_seconds) + 10, "RLIMIT_CORE": 0, "RLIMIT_FSIZE": self.file_mib << 20}
+        if sys.platform.startswith("linux"):
+            limits |= {
+                "RLIMIT_DATA": self.memory_mib << 20,
+                "RLIMIT_AS": (self.memory_mib + self.mapped_mib) << 20,
+                "RLIMIT_NOFILE": self.open_files,
+            }
         return {**limits, "RLIMIT_NPROC": self.processes} if isolated else limits
 
 
@@ -116,12 +120,14 @@ def run(
     names: list[str],
     scratch: Path,
     isolated: bool,
+    final: str = "",
 ) -> Finished:
     """Run `python -m module *arguments` and bring the named results out.
 
     folders     path inside -> folder outside, read-only
     results     existing folder of the grader's, to which plain files out of `names` are copied after every process is dead
     scratch     existing folder of the grader's, for what the run needs outside
+    final       one of the names: once it is there nothing more will come, and what still runs is ended
     isolated    False: a plain process with resource limits, which can do whatever the user can
 
     The program gets a socket's number as its last argument and must send a descriptor of its results folder through it before it
@@ -129,7 +135,7 @@ def run(
     """
     if isolated and sandbox_problem():
         raise NoSandbox(f"no sandbox: {sandbox_problem()}")
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     program = [str(Path(sys.prefix, "bin", "python")) if isolated else sys.executable, "-m", module, *arguments, str(theirs.fileno())]
     started = time.monotonic()
     with ours, _wrapped(program, folders, limits, environment) if isolated else _plain(program) as launch:
@@ -140,7 +146,7 @@ def run(
         theirs.close()
         try:
             descriptor = _receive(ours, limits.wall_seconds)
-            log, timed_out = _wait(process, started + limits.wall_seconds)
+            log, timed_out = _wait(process, started + limits.wall_seconds, descriptor if final else None, final)
         finally:
             _kill(process)
         peak, out_of_memory = _memory_used(launch.groups)
@@ -162,23 +168,28 @@ def _receive(channel: socket.socket, seconds: float) -> int | None:
     return descriptors[0] if descriptors else None
 
 
-def _wait(process: subprocess.Popen, deadline: float) -> tuple[str, bool]:
+def _wait(process: subprocess.Popen, deadline: float, folder: int | None, final: str) -> tuple[str, bool]:
     """The last bytes of what it printed, and whether the time ran out. A flood is read and thrown away, never kept."""
-    log, stream = b"", process.stdout.fileno()
-    while True:
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            return log.decode("utf-8", "replace"), True
-        ready, _, _ = select.select([stream], [], [], min(remaining, 0.2))
-        if ready:
-            data = os.read(stream, 1 << 16)
-            log = (log + data)[-LOG_BYTES:]
-            if not data and process.poll() is None:
-                time.sleep(0.02)
-        elif process.poll() is not None:
-            return log.decode("utf-8", "replace"), False
-        if ready and not data and process.poll() is not None:
-            return log.decode("utf-8", "replace"), False
+    log, stream, over, asked = b"", process.stdout.fileno(), False, 0.0
+    while not over and time.monotonic() < deadline:
+        # a process that outlives the program can hold the pipe open: what counts is the program
+        over = process.poll() is not None
+        if folder is not None and time.monotonic() - asked > 0.1:
+            over, asked = over or _there(folder, final), time.monotonic()
+        ready, _, _ = select.select([stream], [], [], 0 if over else 0.1)
+        data = os.read(stream, 1 << 16) if ready else b""
+        log = (log + data)[-LOG_BYTES:]
+        if ready and not data and not over:
+            time.sleep(0.02)  # closed, and not dead yet
+    return log.decode("utf-8", "replace"), not over
+
+
+def _there(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
 
 
 def _kill(process: subprocess.Popen) -> None:
@@ -192,26 +203,36 @@ def _kill(process: subprocess.Popen) -> None:
 
 
 def _copy_out(folder: int, results: Path, names: list[str], limits: Limits) -> list[str]:
-    """Copy plain files with one name only, none too large. Links, pipes and devices are never opened for reading. Returns what was refused."""
-    refused, total = [], 0
+    """Copy plain files with one name only, none too large, nor all together. Returns the names of what was refused."""
+    refused, left = [], limits.results_mib << 20
     for name in names:
         try:
-            # NONBLOCK: a named pipe would wait for a writer that is dead
-            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+            data = read_plain_file(name, min(left, limits.file_mib << 20), folder)
         except FileNotFoundError:
             continue
         except OSError:
             refused.append(name)
             continue
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            total += status.st_size
-            plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-            if not plain or status.st_size > limits.file_mib << 20 or total > limits.results_mib << 20:
-                refused.append(name)
-                continue
-            (results / name).write_bytes(file.read(status.st_size))
+        left -= len(data)
+        (results / name).write_bytes(data)
     return refused
+
+
+def read_plain_file(path: Path | str, most_bytes: int, folder: int | None = None) -> bytes:
+    """The bytes of a file that somebody else left. Raises OSError for links, pipes, devices, folders, files with a second name and files
+    that are too large, and waits for none of them."""
+    # NOFOLLOW: a link may lead to anything; NONBLOCK: a named pipe would wait for a writer
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or (folder is not None and status.st_nlink != 1):
+            raise OSError("not a plain file")
+        if status.st_size > most_bytes:
+            raise OSError(f"{status.st_size} bytes are more than {most_bytes}")
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            return file.read(most_bytes)
+    finally:
+        os.close(descriptor)
 
 
 # ---------------------------------------------------------------- the command line
@@ -233,8 +254,8 @@ def _wrapped(program: list[str], folders: dict[str, Path], limits: Limits, envir
     binds = {**_interpreter(), **{inside: str(outside) for inside, outside in folders.items()}}
     command, groups, stage = [], [], None
     if os.getuid() == 0:
-        stage = Path(tempfile.mkdtemp(prefix="grade-stage-"))
-        stage.chmod(0o711)  # empty in every other mount namespace
+        stage = Path(tempfile.mkdtemp(prefix=f"grade-{os.getpid()}-", dir="/tmp"))  # a folder that every user can reach
+        stage.chmod(0o711)  # it stays empty in every other mount namespace
         for number, outside in enumerate(binds.values()):
             (stage / str(number)).mkdir()
         uid = str(1_000_000_000 + os.getpid() % 4_000_000 * 64 + next(_numbers) % 64)
@@ -246,10 +267,13 @@ def _wrapped(program: list[str], folders: dict[str, Path], limits: Limits, envir
     command += ["--uid", "65534", "--gid", "65534", "--hostname", "grader"]
     for path in SYSTEM:
         command += ["--ro-bind-try", path, path]
-    if any(_below(ROOT, Path(path)) for path in SYSTEM):
-        command += ["--tmpfs", str(ROOT)]
-    for inside, outside in binds.items():
-        command += ["--ro-bind", outside, inside]
+    outer = [inside for inside in binds if not _below(Path(inside), ROOT)]
+    for inside in outer:
+        command += ["--ro-bind", binds[inside], inside]
+    if any(_below(ROOT, Path(path)) for path in (*SYSTEM, *outer)):
+        command += ["--tmpfs", str(ROOT)]  # the checkout lies in a folder that is shown: hide it
+    for inside in binds.keys() - outer:
+        command += ["--ro-bind", binds[inside], inside]
     for path in _hidden():
         command += ["--tmpfs", path, "--remount-ro", path]
     command += ["--proc", "/proc", "--dev", "/dev"]

@@ -98,7 +98,7 @@ def grade(
         reports = grade_class(number, submitted, jobs=jobs, sandbox=not no_sandbox, state=ROOT / "grading")
     except NoSandbox as error:
         _stop(str(error))
-    print(json.dumps([report.to_json() for report in reports])) if as_json else print_table(reports)
+    print(json.dumps([json.loads(report.to_json()) for report in reports])) if as_json else print_table(reports)
 
 
 @app.command()

@@ -35,7 +35,7 @@ class Annotator:
             raise ValueError(f"flip and abstain must be probabilities; got {self.flip}, {self.abstain}")
 
     def probability(self, utility: Float[Tensor, "n 2"], length: Int[Tensor, "n 2"]) -> Float[Tensor, "n"]:
-        """Probability of FIRST, given that the answer is FIRST or SECOND: what a perfectly calibrated model of this annotator says."""
+        """Probability of FIRST, given that the answer is FIRST or SECOND: what a calibrated model of this annotator says."""
         gap = self._gap(utility, length)
         if self.temperature == 0:
             p = torch.where(gap == 0, 0.5, (gap > 0).to(gap.dtype))

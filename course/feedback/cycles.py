@@ -63,8 +63,8 @@ def fit_bradley_terry(wins: Shaped[Tensor, "n n"]) -> Float[Tensor, "n"]:
     Newton's method with step halving; the objective is concave.
     Reduces to: log(w_01 / w_10) as the difference for two responses; all 0 for a cycle of equal counts, where every pair is then
     given 1/2 although every annotator was sure.
-    Raises: ValueError if wins is not square with N >= 2, holds a negative or non-finite entry or a diagonal, or the best scores are
-    infinite: some group of responses never lost to the rest (or was never compared with it).
+    Raises: ValueError if wins is not square with N >= 2, holds a negative or non-finite entry or a diagonal, or the best scores
+    are infinite: some group of responses never lost to the rest (or was never compared with it).
     Source: Bradley and Terry 1952; condition for a finite optimum: Ford 1957.
     """
     n = len(wins)

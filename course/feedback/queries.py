@@ -18,8 +18,9 @@ def query_priority(ensemble_scores: Float[Tensor, "ensemble n 2"]) -> Float[Tens
     Raises: ValueError if the shape is not [E,N,2] with E >= 2 and N >= 1, or a score is not finite.
     Source: ensemble disagreement for comparisons, Christiano et al. 2017 (arXiv 1706.03741), section 2.2.4.
     """
-    if ensemble_scores.dim() != 3 or ensemble_scores.shape[2] != 2 or ensemble_scores.shape[0] < 2 or ensemble_scores.shape[1] < 1:
-        raise ValueError(f"ensemble_scores must be [E,N,2] with E >= 2 and N >= 1; got {tuple(ensemble_scores.shape)}")
+    shape = tuple(ensemble_scores.shape)
+    if len(shape) != 3 or shape[2] != 2 or shape[0] < 2 or shape[1] < 1:
+        raise ValueError(f"ensemble_scores must be [E,N,2] with E >= 2 and N >= 1; got {shape}")
     scores = checked(ensemble_scores, "ensemble_scores", finite=True)
     return torch.sigmoid(scores[..., 1] - scores[..., 0]).var(0, unbiased=False)
 
@@ -65,7 +66,7 @@ def inverse_propensity_estimate(
     select_queries; result in the units of value. Given what was drawn before, draw j has law p_j / (1 - p_1 - ..), so every
     t_j is an unbiased estimate of the sum over the pool; dividing all k values by p_j, as if they had been drawn with
     replacement, is not.
-    Reduces to: y / (N p) for k = 1; the plain mean of the drawn for equal propensities; the exact pool mean from t_N if k = N.
+    Reduces to: y / (N p) for k = 1; for equal propensities the plain mean of the drawn, averaged over the orders they may have.
     Raises: ValueError if shapes differ, k is 0, an index is repeated or outside the pool, or a propensity is not above 0.
     Source: Des Raj 1956, estimators for sampling without replacement; Horvitz and Thompson 1952 for the idea.
     """

@@ -18,8 +18,8 @@ def last_token_score(values: Float[Tensor, "batch time"], attention_mask: Shaped
     Shapes and units: values [B,T] in reward units; attention_mask [B,T] bool or 0/1, real tokens; result [B].
     The place is found in the mask and not by looking for the pad id in the tokens, which is the end token in many vocabularies.
     Reduces to: values[:, -1] without padding or with left padding. Gradient 1 at that place, exactly 0 elsewhere.
-    Raises: ValueError if shapes differ or are not [B,T], the mask is not 0/1, a row has no real token, or the value read is NaN or
-    infinite.
+    Raises: ValueError if shapes differ or are not [B,T], the mask is not 0/1, a row has no real token, or the value read is NaN
+    or infinite.
     Source: the bug reports behind it: reference/rl-pitfalls.md P54.
     """
     if values.dim() != 2:
@@ -52,8 +52,8 @@ def sum_score(values: Float[Tensor, "batch time"], action_mask: Shaped[Tensor, "
 class RewardModel(nn.Module):
     """A per-token head and a rule that makes one score of its values.
 
-    head: ids, attention_mask -> values [B,T] (course.models.heads.ScalarHead). score: values, mask -> [B]. over: which mask the rule
-    is given, "sequence" (real tokens, for last_token_score) or "response" (for sum_score).
+    head: ids, attention_mask -> values [B,T] (course.models.heads.ScalarHead). score: values, mask -> [B]. over: which mask the
+    rule is given, "sequence" (real tokens, for last_token_score) or "response" (for sum_score).
     """
 
     def __init__(self, head: nn.Module, *, score: Callable, over: str):

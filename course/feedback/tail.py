@@ -2,9 +2,8 @@
 
 The policy has learnt something new: one response in fifty ends in a run of praise that no reader likes. Model A is trained on
 many comparisons of an older policy, before there was any such text; model B on a fifth of that, more often mislabelled, in
-which it was looked for.
-Held-out pairs of the new policy are mostly ordinary, so A orders more of them rightly. Best-of-N reads the top of the list only, and
-there A puts the praise, word for word more "good" than anything it was trained on.
+which it was looked for. Held-out pairs of the new policy are mostly ordinary, so A orders more of them rightly. Best-of-N reads
+the top of the list only, and there A puts the praise, word for word more "good" than anything it was trained on.
 
 Gold is known, both models are fitted to labelled pairs by the same recipe, and accuracy and choice are measured on the same law.
 """
@@ -29,7 +28,7 @@ PROMPTS, CANDIDATES, HELD_OUT_PAIRS = 128, 64, 4000
 
 
 class PhraseReward(nn.Module):
-    """A linear reward over words and neighbouring pairs of words of the response: enough for this language, and trained in a second.
+    """A linear reward over words and neighbouring pairs of words of the response: enough for this language, trained in a second.
 
     Takes a Batch and gives [B], like RewardModel. The parameters start at 0, so nothing but the comparisons is in the scores.
     """
@@ -119,7 +118,7 @@ def judge_choice(seed: int, drawn: Pools, scores_a: Float[Tensor, "rows"], score
     numbers = {}
     for name, scores in (("a", scores_a), ("b", scores_b)):
         if scores.shape != drawn.gold.view(-1).shape or not torch.isfinite(scores).all():
-            raise ValueError(f"scores_{name} must be finite, one per candidate, [{drawn.gold.numel()}]; got {tuple(scores.shape)}")
+            raise ValueError(f"scores_{name} must be finite, [{drawn.gold.numel()}]; got {tuple(scores.shape)}")
         margin = scores[drawn.first] - scores[drawn.second]
         better = drawn.gold.view(-1)[drawn.first] > drawn.gold.view(-1)[drawn.second]
         right = torch.where(better, margin, -margin)

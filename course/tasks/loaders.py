@@ -1,7 +1,7 @@
 """Preference data in public formats, from a local file. Text comes in here and nowhere else; tokenising it makes the record.
 
-A malformed row is an error that names the file, the row and the field. Nothing is skipped silently: a data set that lost its longest
-rows is another data set.
+A malformed row is an error that names the file, the row and the field. Nothing is skipped silently: a data set that lost its
+longest rows is another data set.
 """
 
 import gzip
@@ -40,7 +40,7 @@ def read_hh(path: str | Path) -> list[PreferenceRow]:
 
 
 def read_preference_rows(path: str | Path) -> list[PreferenceRow]:
-    """Rows `prompt`, `chosen`, `rejected`, each a text or a list of {"role", "content"} messages (the TRL formats), JSONL or JSONL.gz.
+    """Rows `prompt`, `chosen`, `rejected`, each a text or a list of {"role", "content"} messages (the TRL formats).
 
     `prompt` may be missing where chosen and rejected are message lists: it is then the turns they share.
     """
@@ -58,7 +58,8 @@ def read_preference_rows(path: str | Path) -> list[PreferenceRow]:
             sides = {field: side[-1:] for field, side in sides.items()}
         for field, side in sides.items():
             if len(side) != 1 or side[0][0] != "assistant":
-                raise ValueError(f"{where}: {field} must be one assistant message after the prompt; got roles {[r for r, _ in side]}")
+                roles = [role for role, _ in side]
+                raise ValueError(f"{where}: {field} must be one assistant message after the prompt; got roles {roles}")
         rows.append(PreferenceRow(prompt, sides["chosen"][0][1], sides["rejected"][0][1], where))
     return rows
 
@@ -112,7 +113,7 @@ def _dialogue(text: str, field: str, where: str) -> tuple[Message, ...]:
     parts = re.split(r"\n\n(Human|Assistant): ?", text)
     roles = ["user" if name == "Human" else "assistant" for name in parts[1::2]]
     if parts[0].strip() or len(roles) < 2 or roles[0] != "user" or roles[-1] != "assistant":
-        raise ValueError(f"{where}: {field} must be Human and Assistant turns, from a Human to an Assistant turn; got {text[:60]!r}")
+        raise ValueError(f"{where}: {field} must be turns from a first Human to a last Assistant; got {text[:60]!r}")
     return tuple(zip(roles, (part.strip() for part in parts[2::2])))
 
 
@@ -125,5 +126,5 @@ def _messages(row: dict[str, Any], field: str, where: str, role: str) -> tuple[M
     for message in value:
         good = isinstance(message, dict) and message.get("role") in ROLES and isinstance(message.get("content"), str)
         if not good:
-            raise ValueError(f'{where}: {field} must hold messages with "role" ({", ".join(ROLES)}) and "content"; got {message!r}')
+            raise ValueError(f'{where}: {field} must hold messages with a role of {ROLES} and content; got {message!r}')
     return tuple((message["role"], message["content"]) for message in value)

@@ -1,4 +1,4 @@
-"""What is kept of a demonstration, a comparison, a ranking or a labelled trace. Token ids are the record; text is derived from them."""
+"""What is kept of a demonstration, a comparison, a ranking or a labelled trace. Token ids are the record; text is derived."""
 
 from collections import Counter
 from dataclasses import dataclass, fields
@@ -123,7 +123,8 @@ class Ranking:
         for response in self.responses:
             _check_ids("responses", response)
         if len(self.responses) < 2 or len(self.ranks) != len(self.responses):
-            raise ValueError(f"ranks must give each of at least 2 responses a rank; got {len(self.ranks)} for {len(self.responses)}")
+            got = f"{len(self.ranks)} for {len(self.responses)}"
+            raise ValueError(f"ranks must give each of at least 2 responses a rank; got {got}")
         if min(self.ranks) < 1:
             raise ValueError(f"ranks must start at 1, the best; got {self.ranks}")
 
@@ -170,7 +171,8 @@ class StepTrace:
     def visible(self, steps_done: int, finished: bool) -> tuple[tuple[int | None, ...], int | None]:
         """(step labels, outcome) that exist once `steps_done` steps are made; what does not exist yet is None, not 0."""
         if not 0 <= steps_done <= len(self.step_ends) or (finished and steps_done < len(self.step_ends)):
-            raise ValueError(f"steps_done must be 0..{len(self.step_ends)}, all of them once finished; got {steps_done}, {finished}")
+            steps = len(self.step_ends)
+            raise ValueError(f"steps_done must be 0..{steps}, all of them once finished; got {steps_done}, {finished}")
         if finished:
             return self.step_labels, self.outcome
         shown = steps_done if self.step_time == "online" else 0
@@ -204,7 +206,7 @@ class GroupStatistics:
 
 
 def statistics_by(records: Sequence[Demonstration | Comparison], field: str) -> dict[str | None, GroupStatistics]:
-    """Statistics of demonstrations or comparisons for each value of one field of their provenance (None where it is not known)."""
+    """Statistics of demonstrations or comparisons for each value of one field of their provenance (None: not known)."""
     known = [f.name for f in fields(Provenance)]
     if field not in known:
         raise ValueError(f"field must be one of {', '.join(known)}; got {field!r}")
@@ -234,7 +236,7 @@ def _share(items: list, holds: Callable[[Comparison], bool]) -> float | None:
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences as tensors. attention_mask marks real tokens, action_mask the tokens of the response; neither is read off the ids."""
+    """Sequences as tensors. attention_mask marks real tokens, action_mask those of the response; neither is read off the ids."""
 
     tokens: Int[Tensor, "batch time"]
     attention_mask: Bool[Tensor, "batch time"]

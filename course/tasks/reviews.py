@@ -1,14 +1,14 @@
 """Very short film reviews in a language of 42 words, with a known gold utility.
 
 A prompt is `<bos> the NOUN`; the response goes on to `<end>`. Everything a lesson needs is cheap here: a grammar writes
-demonstrations, a sloppy writer makes pools and comparisons without a trained model, and gold is a formula, so that gold and a learned
-proxy can be drawn on one axis.
+demonstrations, a sloppy writer makes pools and comparisons without a trained model, and gold is a formula, so that gold and a
+learned proxy can be drawn on one axis.
 """
 
 import random
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, Sequence
+from typing import Protocol, Sequence, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -167,7 +167,7 @@ class GoldParts:
 
 
 def gold_parts(batch: Batch) -> GoldParts:
-    """What gold is made of. Opinion words count +1 or -1, half as much again after an adverb, with the sign turned after `not`."""
+    """What gold is made of. Opinion words count +1 or -1, half as much again after an adverb, with the sign turned by `not`."""
     real = batch.attention_mask
     ids = torch.where(real, batch.tokens, PAD)
     before = torch.nn.functional.pad(ids, (1, 0), value=PAD)[:, :-1]
@@ -194,6 +194,7 @@ def gold(batch: Batch) -> Float[Tensor, "batch"]:
     return gold_parts(batch).utility
 
 
+@runtime_checkable
 class Labels(Protocol):
     """What comparisons() asks of an annotator (course/feedback/annotators.py has some)."""
 

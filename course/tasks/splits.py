@@ -32,7 +32,7 @@ def split_by_group(records: Sequence[Any], fractions: Sequence[float], seed: int
     Shapes and units: records: objects or dicts with `family` and `ranking_id` (None or absent: not shared with anyone);
     fractions: positive, sum 1; result: one sorted list of positions in `records` per fraction. Every position is in exactly one.
     Positions and not records, so that tensors made from the records can be split by the same lists.
-    Reduces to: an ordinary random split if no two records share anything. A part may be empty if there are fewer groups than parts.
+    Reduces to: an ordinary random split if no two records share anything. With fewer groups than parts a part is empty.
     Raises: ValueError if a fraction is not positive or they do not sum to 1.
     Source: the leak it prevents: InstructGPT (Ouyang et al. 2022, arXiv 2203.02155), section 3.5, on pairs of one ranking.
     """

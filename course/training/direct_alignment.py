@@ -16,7 +16,7 @@ from course.training.schedule import adamw, descend, warmup_then_linear
 
 @dataclass(frozen=True)
 class PairLogprobs:
-    """Everything an objective of the family may want to know about a batch of pairs. Log-probabilities are summed over a response."""
+    """What an objective of the family may want to know about a batch of pairs. Log-probabilities are summed over a response."""
 
     policy_chosen: Float[Tensor, "pairs"]
     policy_rejected: Float[Tensor, "pairs"]
@@ -65,7 +65,7 @@ def direct_alignment(
     """Train `policy` with loss(PairLogprobs) on comparisons that all have a winner.
 
     The reference is scored once, before the first update, so that nothing that happens later can move it. It must be another
-    module than the policy, or it would be trained along. mismatched=True also scores prompts with the response of their neighbour.
+    module than the policy, or it would be trained along. mismatched=True also scores prompts with a response of their neighbour.
     """
     shared = {id(p) for p in policy.parameters()} & {id(p) for p in reference.parameters()}
     if shared:

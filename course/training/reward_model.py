@@ -8,7 +8,7 @@ import torch
 
 from course.tasks.records import Batch, Comparison, Ranking, batch_of, pair_batches
 from course.tasks.splits import group_batches
-from course.training.schedule import adamw, descend, warmup_then_linear
+from course.training.schedule import adamw, descend
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,6 @@ def reward_model(
     batch_size: int,
     seed: int,
     pad_id: int,
-    warmup: int = 1,
     device: torch.device | str = "cpu",
 ) -> Iterator[RewardStep]:
     """Train `model` (Batch -> scores [B]) with loss(chosen_scores, rejected_scores) on comparisons that have a winner.
@@ -49,7 +48,7 @@ def reward_model(
         rows = next(batches)
         winner, loser = model(_joined(chosen[rows], rejected[rows])).chunk(2)
         value = loss(winner, loser)
-        descend(optimiser, model, value, lr * warmup_then_linear(step, steps, warmup))
+        descend(optimiser, model, value, lr)
         margin = (winner - loser).detach()
         right = (margin > 0).float() + 0.5 * (margin == 0)
         yield RewardStep(step, float(value.detach()), float(right.mean()), float(margin.mean()), len(rows))
@@ -65,7 +64,6 @@ def ranked_reward_model(
     batch_size: int,
     seed: int,
     pad_id: int,
-    warmup: int = 1,
     device: torch.device | str = "cpu",
 ) -> Iterator[RewardStep]:
     """Train `model` with loss(scores [N], ranks [N], group_id [N]); batch_size counts whole rankings, none is ever divided."""
@@ -79,7 +77,7 @@ def ranked_reward_model(
         group = torch.tensor([i for i, r in enumerate(drawn) for _ in r.ranks], device=device)
         scores = model(batch)
         value = loss(scores, ranks, group)
-        descend(optimiser, model, value, lr * warmup_then_linear(step, steps, warmup))
+        descend(optimiser, model, value, lr)
         ordered = (group[:, None] == group) & (ranks[:, None] < ranks)
         margin = (scores[:, None] - scores).detach()[ordered]
         right = (margin > 0).float() + 0.5 * (margin == 0)

@@ -22,6 +22,6 @@ def descend(optimiser: torch.optim.Optimizer, model: nn.Module, loss: Float[Tens
     loss.backward()
     norm = float(nn.utils.clip_grad_norm_(model.parameters(), clip))
     if norm != norm or norm == float("inf"):
-        raise ValueError(f"loss must have a finite gradient; got a gradient of norm {norm} at loss {float(loss)}")
+        raise ValueError(f"loss must have a finite gradient; got a gradient of norm {norm} at loss {float(loss.detach())}")
     optimiser.step()
     return norm

@@ -165,7 +165,77 @@ check(test_last_token_score)
 # %% [markdown]
 # ### Experiment A · How many labels, and how noisy?
 #
-# {{EXPERIMENT_A}}
+# The task is tiny film reviews: `the movie was very good . <end>`. Their **gold utility** is a formula (tone, minus penalties for broken grammar and
+# repetition), so that we can see what a reward model misses. An annotator compares two reviews of the same film; a noisy one writes some answers
+# down the wrong way round. We train a small reward model with *your* `pairwise_reward_loss` and `last_token_score` and ask how well it orders held-out
+# reviews.
+#
+# **Predict before you run:** sixteen times as many labels, or no noise: which helps more? How well does the model fit 64 labels it has seen?
+
+# %%
+prediction_a = ""  # for example "labels; it fits them perfectly"
+
+# %% tags=["experiment"]
+from tqdm.auto import tqdm
+
+from course.feedback.annotators import Annotator
+from course.feedback.reward_model import RewardModel, reward_scores as scores_of
+from course.figures import preferences, say
+from course.models.decoder import Decoder, DecoderConfig
+from course.models.heads import ScalarHead
+from course.tasks import reviews
+from course.tasks.records import decided
+from course.training.reward_model import reward_model as train_reward_model
+
+PROMPTS, CANDIDATES = 64, 8
+held_out = reviews.pool(reviews.prompts(PROMPTS, SEED + 900), CANDIDATES, reviews.SLOPPY, SEED + 900)
+held_out_gold = reviews.gold(held_out).view(PROMPTS, CANDIDATES)
+
+
+def small_reward_model(seed):
+    config = DecoderConfig(vocab_size=reviews.VOCAB_SIZE, layers=1, width=32, heads=1, max_length=reviews.LENGTH)
+    return RewardModel(ScalarHead(Decoder(config, seed), seed), score=last_token_score, over="sequence")
+
+
+def accuracy_and_correlation(model):
+    scores = scores_of(model, held_out).view(PROMPTS, CANDIDATES)
+    i, j = torch.triu_indices(CANDIDATES, CANDIDATES, 1)
+    gap, margin = held_out_gold[:, i] - held_out_gold[:, j], scores[:, i] - scores[:, j]
+    right = (margin * gap.sign() > 0)[gap != 0].double().mean()
+    return float(right), float(torch.corrcoef(torch.stack([scores.flatten(), held_out_gold.flatten()]))[0, 1])
+
+
+LABELS, RECIPES = (64, 256, 1024), {"careful annotator": 0.0, "30 % written down wrong": 0.3}
+outcomes, fitted = {}, {}
+with tqdm(total=len(LABELS) * len(RECIPES), desc="reward models") as bar:
+    for name, flip in RECIPES.items():
+        rows = []
+        for labels in LABELS:
+            pairs = decided(reviews.comparisons(labels, SEED + 7, Annotator(name, temperature=0.2, flip=flip)))
+            model = small_reward_model(SEED)
+            history = list(
+                train_reward_model(
+                    model, pairs, loss=pairwise_reward_loss, steps=150, lr=3e-3, batch_size=64, seed=SEED, pad_id=reviews.PAD
+                )
+            )
+            fitted[name, labels] = sum(step.accuracy for step in history[-10:]) / 10
+            rows.append(accuracy_and_correlation(model))
+            bar.update()
+        outcomes[name] = (LABELS, [r[0] for r in rows], [r[1] for r in rows])
+preferences.labels_and_noise(outcomes, title="More labels help even when a third of them are wrong; few labels are learned by heart")
+
+# %% tags=["experiment"]
+clean, noisy = outcomes["careful annotator"][1], outcomes["30 % written down wrong"][1]
+say(
+    f"**What came out.** With {LABELS[0]} careful labels the model orders {fitted['careful annotator', LABELS[0]]:.0%} of its *training* pairs rightly "
+    f"and {clean[0]:.0%} of held-out pairs; with {LABELS[-1]} careful labels, {clean[-1]:.0%} of held-out pairs. With noise the same two numbers are "
+    f"{noisy[0]:.0%} and {noisy[-1]:.0%}. You predicted: {prediction_a or 'nothing'}."
+)
+
+# %% [markdown]
+# **What the figure cannot show.** One seed per point: differences of a few per cent may be luck. The noise here is fair, equally likely for every
+# pair; averaging defeats it. A *bias*, such as a taste for length, looks the same in these curves and does not average out (Experiment E). And pairs of an
+# ordinary writer say nothing about text that only an optimised policy writes (exit test).
 
 # %% [markdown]
 # ## Part B · Rankings, splits and cycles
@@ -298,7 +368,55 @@ check(split_by_group)
 # %% [markdown]
 # ### Experiment B · A cycle
 #
-# {{EXPERIMENT_B}}
+# Three labellers, three tastes. They agree that A beats B, that B beats C, and that C beats A: each pair was compared ten times, and every time the answer was
+# the same. We fit one score per response with *your* `pairwise_reward_loss`.
+#
+# **Predict before you run:** which response gets the highest score, and what probability does the fit give to "A beats B", which was true ten times out
+# of ten?
+
+# %%
+prediction_b = ""  # for example "A; 0.9"
+
+# %% tags=["experiment"]
+from course.feedback.cycles import find_cycles, fit_bradley_terry
+from course.tasks.records import Comparison, PreferenceLabel, Provenance
+
+names = ("A", "B", "C")
+wins = torch.zeros(3, 3, dtype=torch.float64)
+for winner, loser in ((0, 1), (1, 2), (2, 0)):
+    wins[winner, loser] = 10
+
+fitted_scores = torch.tensor([0.5, 0.0, -0.5], dtype=torch.float64, requires_grad=True)
+optimiser = torch.optim.SGD([fitted_scores], lr=2.0)
+pairs_in_data = wins.nonzero()
+for _ in tqdm(range(300), desc="fit"):
+    loss = pairwise_reward_loss(fitted_scores[pairs_in_data[:, 0]], fitted_scores[pairs_in_data[:, 1]])
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+fitted_scores = fitted_scores.detach()
+preferences.cycle_graph(names, wins, fitted_scores, title="Every annotator was sure; the best single score says 1/2")
+
+# %% tags=["experiment"]
+provenance = Provenance("example", "written", "as listed", "all pairs", annotator="three tastes")
+answers = {name: (10 + i,) for i, name in enumerate(names)}
+records = [
+    Comparison((1, 2, 3), answers[names[int(w)]], answers[names[int(l)]], PreferenceLabel.FIRST, provenance, family="cycle")
+    for w, l in pairs_in_data
+    for _ in range(10)
+]
+found = find_cycles(records)
+by_id = {ids: name for name, ids in answers.items()}
+say(
+    f"**What came out.** The fit gives A over B a probability of {torch.sigmoid(fitted_scores[0] - fitted_scores[1]):.3f}, and its loss is "
+    f"{float(loss.detach()):.4f}, which is the logarithm of {math.exp(float(loss.detach())):.3f}: a coin flip. The package's exact fit agrees "
+    f"({[round(float(x), 3) for x in fit_bradley_terry(wins)]}), and `find_cycles` reports {' > '.join(by_id[r] for r in found[0][1])} > ... "
+    f"You predicted: {prediction_b or 'nothing'}."
+)
+
+# %% [markdown]
+# **What the figure cannot show:** whether the cycle is one person's confusion or three people's honest tastes. A scalar reward can't tell either: look for cycles
+# *before* you fit, split by annotator, and say which fraction of the data no score can explain.
 
 # %% [markdown]
 # ## Part C · Is it calibrated, and on which law?
@@ -345,7 +463,60 @@ check(expected_calibration_error)
 # %% [markdown]
 # ### Experiment C · Calibrated for whom?
 #
-# {{EXPERIMENT_C}}
+# A reward model is trained on one annotator's choices between one writer's reviews. We then ask it about comparisons by other annotators, and about reviews by a
+# newer policy that has found out that praise pays.
+#
+# **Predict before you run:** on which of the four held-out sets is it best calibrated, and on which is it confidently wrong?
+
+# %%
+prediction_c = ""
+
+# %% tags=["experiment"]
+from course.feedback.calibration import validation_report
+from course.tasks.records import batch_of
+
+SPAMMER = reviews.Writer("newer policy", slip=0.03, spam=0.6)
+home = Annotator("home", temperature=0.7)
+train_pairs = decided(reviews.comparisons(2000, SEED + 11, home))
+judged = small_reward_model(SEED + 1)
+for step in tqdm(
+    train_reward_model(judged, train_pairs, loss=pairwise_reward_loss, steps=300, lr=3e-3, batch_size=64, seed=SEED, pad_id=reviews.PAD),
+    total=300, desc="reward model",
+):  # fmt: skip
+    pass
+
+others = {
+    "home": (home, reviews.SLOPPY),
+    "careless": (Annotator("careless", temperature=0.7, flip=0.25), reviews.SLOPPY),
+    "likes length": (Annotator("likes length", temperature=0.7, length_bias=0.3), reviews.SLOPPY),
+    "newer policy": (home, SPAMMER),
+}
+curves, rows, every_margin, every_record = {}, [], [], []
+for name, (annotator, writer) in others.items():
+    records = decided(reviews.comparisons(1500, SEED + 500 + len(rows), annotator, writer))
+    batches = [batch_of([(c.prompt, getattr(c, side)) for c in records], reviews.PAD, reviews.LENGTH) for side in ("first", "second")]
+    margin = scores_of(judged, batches[0]) - scores_of(judged, batches[1])
+    probability = torch.sigmoid(margin.double())
+    chosen_first = torch.tensor([c.label is PreferenceLabel.FIRST for c in records])
+    curves[name] = (probability, chosen_first)
+    rows.append((name, float(expected_calibration_error(probability, chosen_first.double()))))
+    every_margin.append(margin)
+    every_record += records
+preferences.reliability(curves, title="Calibrated for its own annotator and writer, and for nobody else")
+
+# %% tags=["experiment"]
+best, worst = min(rows, key=lambda r: r[1]), max(rows, key=lambda r: r[1])
+say(
+    "**What came out.** Calibration error (your function): "
+    + ", ".join(f"{name} {value:.3f}" for name, value in rows)
+    + f". Best on *{best[0]}*, worst on *{worst[0]}*. You predicted: {prediction_c or 'nothing'}. The package's report names the law behind each number:"
+)
+for row in validation_report(torch.cat(every_margin), every_record):
+    print(row)
+
+# %% [markdown]
+# **What the figure cannot show:** calibration is not quality. A model that says 0.5 to everything is perfectly calibrated on balanced labels. And each number belongs to
+# *a law*: an annotator, a writer, a way of choosing the pairs. "Our reward model has 74 % accuracy" without these is not a statement.
 
 # %% [markdown]
 # ## Part D · Labels from machines, labels worth buying, labels in time
@@ -453,7 +624,77 @@ check(select_queries)
 # %% [markdown]
 # ### Experiment D · Buying labels
 #
-# {{EXPERIMENT_D}}
+# Labels are expensive. From 100 labelled pairs we train an ensemble of five small reward models and let *your* `query_priority` and `select_queries` choose what to
+# ask next, against choosing at random. And we ask a second question: how often do the annotator's labels contradict gold, estimated from the bought labels?
+#
+# **Predict before you run:** does disagreement beat chance at every budget? Will the plain mean over the chosen pairs over- or underestimate the annotator's errors?
+
+# %%
+prediction_d = ""
+
+# %% tags=["experiment"]
+from course.feedback.queries import inverse_propensity_estimate
+from course.feedback.tail import fit_phrase_reward
+from course.figures.style import CYCLE  # noqa: F401
+
+BUDGETS, SEEDS, TEMPERATURE = (50, 100, 200, 400), range(5), 0.02
+asker = Annotator("asker", temperature=0.4)
+
+
+def side_scores(model, records):
+    with torch.no_grad():
+        sides = [batch_of([(c.prompt, getattr(c, side)) for c in records], reviews.PAD, reviews.LENGTH) for side in ("first", "second")]
+        return torch.stack([model(side) for side in sides], dim=-1)
+
+
+def fit(records, seed):
+    return fit_phrase_reward(records, loss=pairwise_reward_loss, steps=60, batch_size=64, seed=seed)
+
+
+gains = {"by disagreement": [], "at random": []}
+for seed in tqdm(SEEDS, desc="seeds"):
+    everything = decided(reviews.comparisons(1500, 100 + seed, asker))
+    start, unlabelled = everything[:100], everything[100:]
+    generator = torch.Generator().manual_seed(seed)
+    ensemble = []
+    for member in range(5):
+        resampled = [start[i] for i in torch.randint(len(start), (len(start),), generator=generator).tolist()]
+        ensemble.append(fit(resampled, 10 * seed + member))
+    priority = query_priority(torch.stack([side_scores(model, unlabelled) for model in ensemble]).double())
+    for name, temperature in (("by disagreement", TEMPERATURE), ("at random", 1e6)):
+        accuracies = []
+        for budget in BUDGETS:
+            index, _ = select_queries(priority, budget, temperature, seed)
+            accuracies.append(accuracy_and_correlation(fit(start + [unlabelled[i] for i in index.tolist()], seed))[0])
+        gains[name].append(accuracies)
+gains = {name: torch.tensor(values) for name, values in gains.items()}
+preferences.selection_gain(BUDGETS, gains, title="Asking where the ensemble disagrees, against asking at random (bars: range of the seeds)")
+
+# %% tags=["experiment"]
+def contradicts_gold(record):
+    both = reviews.gold(batch_of([(record.prompt, record.first), (record.prompt, record.second)], reviews.PAD, reviews.LENGTH))
+    return float((both[0] > both[1]) != (record.label is PreferenceLabel.FIRST))
+
+
+errors = torch.tensor([contradicts_gold(record) for record in unlabelled], dtype=torch.float64)
+plain, corrected = [], []
+for draw in range(400):
+    index, propensity = select_queries(priority, 50, TEMPERATURE, draw)
+    plain.append(float(errors[index].mean()))
+    corrected.append(float(inverse_propensity_estimate(errors[index], index, propensity)))
+plain, corrected = torch.tensor(plain), torch.tensor(corrected)
+difference = (gains["by disagreement"] - gains["at random"]).mean(1)
+say(
+    f"**What came out.** Disagreement gains {difference.mean():+.3f} in accuracy on average over budgets; over the {len(difference)} seeds this ranges "
+    f"from {difference.min():+.3f} to {difference.max():+.3f}. The annotator contradicts gold in {errors.mean():.3f} of the whole pool; the plain mean over the "
+    f"chosen pairs says {plain.mean():.3f} on average, the estimate weighted by recorded propensities says {corrected.mean():.3f} "
+    f"(standard error {corrected.std() / len(corrected) ** 0.5:.3f}). You predicted: {prediction_d or 'nothing'}."
+)
+
+# %% [markdown]
+# **What the figure cannot show:** that disagreement is worth it. With five seeds the ranges overlap; a good label of a pair that the ensemble finds hard is also more often
+# noise. What is *not* a matter of luck is the second result: a chosen sample is not the pool, and only the recorded propensities lead back. They correct the mean and
+# make it noisier. For more than one draw the package uses an estimator made for draws without replacement; dividing by $\pi_n$ alone is exact only for the first.
 
 # %% [markdown]
 # {{card intertemporal_loss}}
@@ -561,7 +802,45 @@ check(dpo_loss)
 # %% [markdown]
 # ### Experiment E · Five ways to skip the reward model
 #
-# {{EXPERIMENT_E}}
+# One data set, five objectives, one recipe: DPO with *your* loss, and the package's IPO, KTO, ORPO and UNA. A small policy is trained on good reviews; a hurried annotator
+# compares its samples, gets one answer in ten wrong, and **likes long reviews**. Gold does not care about length.
+#
+# **Predict before you run:** which methods make the reviews longer? Does any of them escape the annotator's bias?
+
+# %%
+prediction_e = ""
+
+# %% tags=["experiment"]
+from course.training.alignment_study import base_policy, compare_methods, methods, own_comparisons
+
+base = base_policy(SEED)
+study_pairs = own_comparisons(base, 400, SEED + 21)
+study = {}
+for name, method in tqdm(methods(dpo_loss).items(), desc="methods"):
+    reference_row, study[name] = compare_methods(base, study_pairs, {name: method}, seed=SEED)
+preferences.methods(
+    {name: (row.gold, row.length) for name, row in study.items()},
+    (reference_row.gold, reference_row.length),
+    title="All five learn the taste for length along with the taste for quality",
+)
+
+# %% tags=["experiment"]
+longer = [name for name, row in study.items() if row.length > reference_row.length]
+better = [name for name, row in study.items() if row.gold > reference_row.gold]
+say(
+    f"**What came out.** The reference writes {reference_row.length:.1f} tokens with gold {reference_row.gold:.2f}. Longer reviews: "
+    f"{', '.join(longer) or 'none'}. Better gold: {', '.join(better) or 'none'}. You predicted: {prediction_e or 'nothing'}.\n\n"
+    "| method | gold | length | KL from the reference, nats | agrees with held-out labels | agrees with gold |\n|---|---|---|---|---|---|\n"
+    + "\n".join(
+        f"| {name} | {row.gold:.2f} | {row.length:.1f} | {row.kl:.1f} | {row.label_accuracy:.2f} | {row.gold_accuracy:.2f} |"
+        for name, row in study.items()
+    )
+)
+
+# %% [markdown]
+# **What the figure cannot show:** which method is best. One seed, one learning rate, and each method's strength means something else ($\beta$, $\tau$, a weight), so they stand at
+# different distances from the reference: compare them at equal KL before you say anything, and over seeds. What it does show is that removing the reward model does not remove the
+# bias of the labels.
 
 # %% [markdown]
 # ## Part F · Exit test: better accuracy, worse choice
@@ -569,7 +848,95 @@ check(dpo_loss)
 # %% [markdown]
 # {{card reward_scores}}
 #
-# {{EXIT}}
+# The held-out accuracy of a reward model is a mean over *ordinary* pairs. Best-of-N reads only the top of the list. Build both kinds of model:
+#
+# - `"accurate"` has the higher accuracy on held-out pairs, by at least 0.02;
+# - `"careful"` chooses better responses: in best-of-64 its choice has a higher mean gold utility, by at least 0.3.
+#
+# You may collect labels from `careful_annotator` and `hasty_annotator`, about reviews by the `old_policy`, by the `new_policy`, or by `audit`, a
+# version of the new policy in which suspicious reviews were looked for. The new policy ends one review in fifty in a run of praise that no reader likes.
+# `fit_phrase_reward` trains a linear model over words and pairs of words in a second, with *your* loss.
+#
+# **Decide first:** which labels make a model good at ordering ordinary reviews? Which labels does it need so as not to fall for the praise?
+#
+# `reward_scores(model, tokens, attention_mask)` is called on hidden pairs and on hidden pools of the new policy, and judged outside your notebook.
+# Do not use the formula of gold: no laboratory has it.
+
+# %% ng="locked:exit_ingredients"
+from course.feedback.annotators import Annotator
+from course.feedback.tail import fit_phrase_reward
+from course.tasks import reviews
+from course.tasks.records import Batch
+
+careful_annotator, hasty_annotator = Annotator("careful", temperature=0.2), Annotator("hasty", temperature=0.2, flip=0.1)
+old_policy = reviews.Writer("old policy", slip=0.01)
+new_policy = reviews.Writer("new policy", slip=0.01, spam=0.02)
+audit = reviews.Writer("audit of the new policy", slip=0.01, spam=0.25)
+# reviews.comparisons(number, seed, annotator, writer) gives labelled pairs;
+# fit_phrase_reward(pairs, loss=pairwise_reward_loss, seed=SEED) gives a model: Batch -> scores [N].
+
+# %% ng="solution:reward_scores"
+def reward_scores(model, tokens, attention_mask):
+    """Scores of reviews by one of two reward models that were trained in this notebook.
+
+    model            "accurate" or "careful"
+    tokens           [N, T] int: three prompt tokens, then the review, padded on the right
+    attention_mask   [N, T] bool or 0/1
+    returns          [N] float
+    """
+    ### BEGIN SOLUTION
+    if model not in TRAINED:
+        number, annotator, writer = {"accurate": (3000, careful_annotator, old_policy), "careful": (600, hasty_annotator, audit)}[model]
+        pairs = reviews.comparisons(number, SEED + 31, annotator, writer)
+        TRAINED[model] = fit_phrase_reward(pairs, loss=pairwise_reward_loss, seed=SEED)
+    real = attention_mask.bool()
+    response = real & (torch.arange(tokens.shape[1]) >= reviews.PROMPT_LENGTH)
+    with torch.no_grad():
+        return TRAINED[model](Batch(tokens, real, response))
+
+
+TRAINED = {}
+### END SOLUTION
+
+
+# %% ng="test:reward_scores"
+check(reward_scores)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> A model that never saw a run of praise has learned that "good" and "great" are good. What will it think of
+# eight of them in a row? </details>
+# <details><summary>Hint 2: where to look</summary> Many clean labels of ordinary reviews for one model; for the other, labels that include what the new policy has
+# found out, even if they are fewer and noisier. </details>
+# <details><summary>Hint 3: almost code</summary> <code>reviews.comparisons(3000, seed, careful_annotator, old_policy)</code> against
+# <code>reviews.comparisons(600, seed, hasty_annotator, audit)</code>; make a <code>Batch</code> whose action mask is 1 after the three prompt tokens. </details>
+
+# %% [markdown]
+# ### The evidence, over ten seeds
+#
+# One success proves little. The recipe of the exit test was run for many seeds (`course evidence 1`); each arrow leads from the careful to the accurate model of one seed.
+
+# %% tags=["experiment"]
+import json
+from pathlib import Path
+
+from course.evidence.intervals import bootstrap_mean
+from course.feedback.tail import TailOutcome
+
+evidence = json.loads(Path("evidence.json").read_text())
+measured = [TailOutcome(**row) for row in evidence["outcomes"]]
+preferences.accuracy_against_choice(measured, title="Higher accuracy, worse choice: every seed moves right and down")
+
+# %% tags=["experiment"]
+gain = bootstrap_mean([o.accuracy_gain for o in measured], level=0.95, seed=0)
+lost = bootstrap_mean([o.gold_loss for o in measured], level=0.95, seed=0)
+tail = sum(o.tail_share_a for o in measured) / len(measured)
+say(
+    f"**What was measured.** The accurate model is more accurate by {gain} and chooses worse responses by {lost} units of gold (95 % bootstrap intervals). In "
+    f"{tail:.0%} of prompts its favourite is a run of praise. Both effects have the same sign in "
+    f"{sum(o.accuracy_gain > 0 and o.gold_loss > 0 for o in measured)} of {len(measured)} seeds.\n\n"
+    "**What it cannot show:** how often this happens in practice. We built a tail and left it out of one training set. The lesson is which number to ask for: quality of the "
+    "*chosen* responses, not accuracy on average pairs."
+)
 
 # %% [markdown]
 # ## Questions, marked by a person

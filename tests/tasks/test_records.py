@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from course.tasks.records import (
-    Batch, Comparison, Demonstration, PreferenceLabel, Provenance, Ranking, StepTrace, batch_of, decided, pair_batches, statistics_by,
-    step_scores,
+    Batch, Comparison, Demonstration, PreferenceLabel, Provenance, Ranking, StepTrace, batch_of, decided, pair_batches,
+    statistics_by, step_scores,
 )  # fmt: skip
 
 SOURCE = Provenance("policy", "sampled", "random", "all", "ann", "v1")
@@ -60,10 +60,8 @@ def test_a_ranking_of_k_gives_all_pairs_and_keeps_ties():
 
 
 def trace(step_time="after", **changes):
-    fields = dict(
-        tokens=tuple(range(10)), step_ends=(1, 4, 6, 9), step_labels=(1, 1, 0, 1), outcome=1, step_time=step_time, provenance=SOURCE
-    )
-    return StepTrace(**(fields | changes))
+    fields = dict(tokens=tuple(range(10)), step_ends=(1, 4, 6, 9), step_labels=(1, 1, 0, 1), outcome=1, provenance=SOURCE)
+    return StepTrace(**(fields | {"step_time": step_time} | changes))
 
 
 def test_outcome_and_step_labels_are_kept_apart():
@@ -87,8 +85,8 @@ def test_a_step_is_scored_at_its_last_token():
 
 @pytest.mark.parametrize(
     "changes, name",
-    [({"step_ends": (1, 1, 6, 9)}, "step_ends"), ({"step_ends": (1, 4, 6, 10)}, "step_ends"), ({"step_labels": (1,)}, "step_labels"),
-     ({"outcome": 2}, "outcome")],
+    [({"step_ends": (1, 1, 6, 9)}, "step_ends"), ({"step_ends": (1, 4, 6, 10)}, "step_ends"),
+     ({"step_labels": (1,)}, "step_labels"), ({"outcome": 2}, "outcome")],
 )  # fmt: skip
 def test_malformed_traces(changes, name):
     with pytest.raises(ValueError, match=name):

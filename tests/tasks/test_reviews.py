@@ -1,5 +1,4 @@
 import math
-import random
 
 import pytest
 import torch
@@ -27,7 +26,8 @@ def slow_gold(words: list[str]) -> float:
 
 
 def batch_from(*texts: str):
-    return batch_of([(tuple(reviews.ID[w] for w in t.split()[:3]), tuple(reviews.ID[w] for w in t.split()[3:])) for t in texts], 0)
+    rows = [tuple(reviews.ID[word] for word in text.split()) for text in texts]
+    return batch_of([(row[:3], row[3:]) for row in rows], reviews.PAD)
 
 
 def test_gold_equals_the_slow_reading():
@@ -78,9 +78,10 @@ def test_a_row_depends_on_the_seed_and_its_number_only():
     long, short = reviews.responses(asked, reviews.SLOPPY, 9), reviews.responses(asked[:7], reviews.SLOPPY, 9)
     assert torch.equal(long.tokens[:7], short.tokens)
     assert not torch.equal(long.tokens, reviews.responses(asked, reviews.SLOPPY, 10).tokens)
-    state = random.getstate()
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
     reviews.corpus(5, 0)
-    assert random.getstate() == state  # no global random numbers
+    assert torch.equal(torch.get_rng_state(), before)  # no global random numbers
 
 
 def test_comparisons_carry_labels_and_provenance():

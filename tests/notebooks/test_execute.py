@@ -1,0 +1,71 @@
+"""Every notebook runs from top to bottom in its own kernel, with its experiments, within the time a lab may take."""
+
+import json
+
+import nbformat
+import pytest
+
+from autograder import build
+from autograder.execute import NotebookFailed, execute
+from autograder.levels import numbers
+from autograder.local import MIME
+
+MINUTES = 4
+
+
+@pytest.fixture(scope="module", params=[f"level{n}" for n in numbers()])
+def executed(request, tmp_path_factory):
+    target = tmp_path_factory.mktemp(request.param) / "lab.ipynb"
+    row = execute(build.SOLUTIONS / request.param / "lab.ipynb", target)
+    return request.param, row, nbformat.read(target, 4)
+
+
+def test_the_lab_runs_in_time_and_memory(executed):
+    _, row, _ = executed
+    assert row["seconds"] < MINUTES * 60
+    assert 0 < row["megabytes"] < 3000
+
+
+def test_all_visible_checks_pass_and_leave_their_result_on_disk(executed):
+    folder, _, notebook = executed
+    results = {}
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if MIME in output.get("data", {}):
+                data = output["data"][MIME]
+                data = json.loads(data) if isinstance(data, str) else data
+                results[data["function"]] = (data["passed"], data["checks"])
+    graded = [c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade") and not c.metadata["nbgrader"]["solution"]]
+    assert len(results) == len(graded)
+    assert all(passed == checks > 0 for passed, checks in results.values())
+
+
+def test_every_experiment_ends_in_a_figure_and_computed_words(executed):
+    _, _, notebook = executed
+    sources = "\n".join(c.source for c in notebook.cells)
+    images = sum("image/png" in o.get("data", {}) for c in notebook.cells for o in c.get("outputs", []))
+    words = [o["data"]["text/markdown"] for c in notebook.cells for o in c.get("outputs", []) if "text/markdown" in o.get("data", {})]
+    assert images >= sources.count("### Experiment")
+    assert len(words) >= sources.count("### Experiment")
+    assert not any("nan" in text.lower().split() for text in words)
+
+
+def test_nothing_is_written_to_stderr_but_progress(executed):
+    _, _, notebook = executed
+    noise = [
+        o["text"] for c in notebook.cells for o in c.get("outputs", [])
+        if o.get("name") == "stderr" and "it/s" not in o["text"] and "s/it" not in o["text"] and "%|" not in o["text"]
+    ]  # fmt: skip
+    assert noise == []
+
+
+def test_start_runs(tmp_path):
+    row = execute(build.SOLUTIONS / "start" / "start.ipynb", tmp_path / "start.ipynb")
+    assert row["seconds"] < 60
+
+
+def test_a_notebook_that_stops_early_is_not_called_a_success(tmp_path):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import sys; sys.exit(0)"), nbformat.v4.new_code_cell("1 + 1")])
+    nbformat.write(notebook, tmp_path / "stops.ipynb")
+    with pytest.raises(NotebookFailed):
+        execute(tmp_path / "stops.ipynb", tmp_path / "out.ipynb")
