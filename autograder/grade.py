@@ -4,7 +4,6 @@ import ast
 import hashlib
 import hmac
 import json
-import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -107,7 +106,9 @@ def grade_submission(
     limits = _sandbox.Limits(wall_seconds=wall_seconds, mapped_mib=runner.library_mib())
     outcome = runner.run(rebased, plan, sealed=sealed, isolated=sandbox, limits=limits)
     sources = [_as_python(source) for source in rebased.sources]
-    rows = tuple(row for exercise in exercises.exercises for row in _judged(exercises, exercise, plan, outcome.answers, seed, sources))
+    rows = tuple(
+        row for exercise in exercises.exercises for row in _judged(exercises, exercise, plan, outcome.answers, seed, sources)
+    )
     status = "nothing answered" if outcome.status == "ok" and _unanswered(plan, outcome.answers) else outcome.status
     flags += _flags(exercises, rebased, sources, sealed)
     return Report(student, level, status, rows, flags, time.monotonic() - started, digest, printable(outcome.log, keep="\n"))
@@ -123,8 +124,8 @@ def _judged(level: Level, exercise: Exercise, plan: Plan, answers: list[Any], se
     )
     return [
         Row(
-            v.check.function, v.check.invariant, v.check.name, v.check.sentence, v.points, v.check.points, v.passed, v.check.hidden,
-            printable(v.reason),
+            v.check.function, v.check.invariant, v.check.name, v.check.sentence,
+            v.points, v.check.points, v.passed, v.check.hidden, printable(v.reason),
         )
         for v in verdicts
     ]  # fmt: skip
@@ -149,15 +150,21 @@ def printable(text: str, keep: str = "") -> str:
 
 # ---------------------------------------------------------------- what a person should look at
 
-SUSPECT = {  # names that honest answers have no use for; they can hide a banned call from the syntax tree or reach around the package
-    "exec", "eval", "compile", "__import__", "globals", "get_ipython", "__builtins__", "ast_transformers", "input_transformers_post",
-    "__closure__", "__code__", "__globals__", "__wrapped__", "__subclasses__", "_getframe", "ctypes", "marshal", "gc", "importlib",
+# names that honest answers have no use for: they can hide a banned call from the syntax tree, or reach around the package
+SUSPECT = {
+    "exec", "eval", "compile", "__import__", "globals", "get_ipython", "__builtins__", "ast_transformers",
+    "input_transformers_post", "__closure__", "__code__", "__globals__", "__wrapped__", "__subclasses__", "_getframe",
+    "ctypes", "marshal", "gc", "importlib",
     "getattr", "subprocess", "socket", "fork", "kill", "_exit",
 }  # fmt: skip
 
 
 def _flags(level: Level, rebased: rebase.Rebased, sources: list[str], sealed: bool) -> tuple[str, ...]:
-    found = [f"the check cell {printable(name)} was edited; the original was used" for name in rebased.changed if name.startswith("check_")]
+    found = [
+        f"the check cell {printable(name)} was edited; the original was used"
+        for name in rebased.changed
+        if name.startswith("check_")
+    ]
     written = "\n".join(rebased.sources)  # a line of magic is get_ipython() only once it is translated
     found += [f"uses {name}" for name in sorted(SUSPECT & bans.names(sources)) if name in written]
     for exercise in level.exercises:
@@ -167,21 +174,27 @@ def _flags(level: Level, rebased: rebase.Rebased, sources: list[str], sealed: bo
 
 
 def _as_python(source: str) -> str:
-    """The cell as Python alone, so that a line of magic does not hide it from the syntax tree: `%%time` and `%time` run what follows."""
+    """The cell as Python alone: magic must not hide it from the syntax tree, as `%%time` and `%time` run what follows."""
     if _parses(source):
         return source
     lines = source.split("\n")
     while lines and (not lines[0].strip() or lines[0].lstrip().startswith("%%")):
         lines = lines[1:]
-    return "\n".join(_MAGIC.sub(_code_of, line) for line in lines)
+    return "\n".join(_without_magic(line) for line in lines)
 
 
-_MAGIC = re.compile(r"^(\s*)(?:(\w+\s*=\s*)?[!%]+\w*\s*(.*)|[^#'\"]*\?+\s*)$")  # %name code, !command, x = %name code, name?
-
-
-def _code_of(line: re.Match) -> str:
-    code = (line[2] or "") + (line[3] or "")
-    return line[1] + (code if code.strip() and _parses(code) else "pass")
+def _without_magic(line: str) -> str:
+    """`%name code` and `x = %name code` become the code, where it is code; `!command` and `name?` become pass."""
+    text = line.strip()
+    indent = line[: len(line) - len(line.lstrip())]
+    target, equals, value = text.partition("=")
+    if not (equals and target.strip().isidentifier()):
+        target, equals, value = "", "", text
+    value = value.strip()
+    if value.startswith(("%", "!")):
+        code = target + equals + value.lstrip("%!").partition(" ")[2]
+        return indent + (code if code and _parses(code.strip()) else "pass")
+    return indent + "pass" if text.endswith("?") else line
 
 
 def _parses(source: str) -> bool:

@@ -33,7 +33,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Rebased:
-    """What will run. answers: grade id -> sources, in order; extras: the student's own cells; changed: check cells that were edited."""
+    """What will run.
+
+    answers   grade id -> sources, in order
+    extras    the student's own cells
+    changed   ids of check cells that were edited
+    """
 
     cells: tuple[dict[str, Any], ...]
     answers: dict[str, tuple[str, ...]]
@@ -144,7 +149,7 @@ def rebase(pristine: dict[str, Any], submitted: list[Cell]) -> Rebased:
 
 
 def _without_stubs(sources: list[str]) -> list[str]:
-    """A copied or a split cell bears its grade id twice: all parts run in order, but an untouched copy must not undo an answer."""
+    """A copied or split cell bears its grade id twice: all parts run in order, but an untouched copy must not undo an answer."""
     written = [source for source in sources if not _is_stub(source)]
     return written or sources[-1:]
 

@@ -15,7 +15,11 @@ from autograder.rebase import Rebased
 
 CALL_SECONDS, FUNCTION_SECONDS = 4, 10
 CELL_SECONDS = 15  # what must be trained for a grade trains in 5 s
-PARAMETERS = {"SEED": 0, "DEVICE": "cpu", "FAST": True}  # the seed that the solution is proven with; the secret one draws the inputs
+PARAMETERS = {
+    "SEED": 0,
+    "DEVICE": "cpu",
+    "FAST": True,
+}  # the seed that the solution is proven with; the secret one draws the inputs
 
 
 @dataclass(frozen=True)

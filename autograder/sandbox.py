@@ -1,10 +1,10 @@
 """A process that may be hostile, held by bubblewrap: no network, nobody's files, bounded memory, processes, disk and time.
 
-Inside there are the interpreter and its packages (read-only), the folders it is given (read-only), and three small file systems in
-memory. It runs as a user of its own: where the grader is root, as an unprivileged uid that no other process has, since the kernel does
-not hold root to its process limit. Files below a folder that this uid can't enter (a virtual environment in /root) are first bound
-into a private mount namespace. Total memory and processes are bounded by a control group where the grader may make one, else by
-limits on each process.
+Inside there are the interpreter and its packages (read-only), the folders it is given (read-only), and three small file systems
+in memory. It runs as a user of its own: where the grader is root, as an unprivileged uid that no other process has, since the
+kernel does not hold root to its process limit. Files below a folder that this uid can't enter (a virtual environment in /root) are
+first bound into a private mount namespace. Total memory and processes are bounded by a control group where the grader may make
+one, else by limits on each process.
 """
 
 import functools
@@ -45,7 +45,7 @@ class NoSandbox(RuntimeError):
 
 @dataclass(frozen=True)
 class Limits:
-    """wall_seconds is kept from outside; the rest by the kernel. memory_mib bounds each process and, with a control group, their sum.
+    """wall_seconds is kept from outside, the rest by the kernel. memory_mib bounds each process; with a control group also the sum.
 
     mapped_mib is address space on top of it for the libraries that a process maps: they are gigabytes in some builds of torch.
     """
@@ -74,7 +74,7 @@ class Limits:
 
 @dataclass
 class Finished:
-    """How the process ended. started: the program inside said that it was ready; if not, the machine is at fault and not the student."""
+    """How the process ended. started: the program inside said that it was ready; if not, the machine is at fault, not the student."""
 
     seconds: float
     returncode: int
@@ -131,12 +131,18 @@ def run(
     isolated    False: a plain process with resource limits, which can do whatever the user can
 
     The program gets a socket's number as its last argument and must send a descriptor of its results folder through it before it
-    runs anything of the student's. The descriptor keeps the folder alive when the sandbox is gone, so nothing can change while it is read.
+    runs anything of the student's. The descriptor keeps the folder alive when the sandbox is gone: nothing changes while it is read.
     """
     if isolated and sandbox_problem():
         raise NoSandbox(f"no sandbox: {sandbox_problem()}")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    program = [str(Path(sys.prefix, "bin", "python")) if isolated else sys.executable, "-m", module, *arguments, str(theirs.fileno())]
+    program = [
+        str(Path(sys.prefix, "bin", "python")) if isolated else sys.executable,
+        "-m",
+        module,
+        *arguments,
+        str(theirs.fileno()),
+    ]
     started = time.monotonic()
     with ours, _wrapped(program, folders, limits, environment) if isolated else _plain(program) as launch:
         process = subprocess.Popen(
@@ -150,7 +156,9 @@ def run(
         finally:
             _kill(process)
         peak, out_of_memory = _memory_used(launch.groups)
-    finished = Finished(time.monotonic() - started, process.returncode, timed_out, descriptor is not None, log, out_of_memory, peak)
+    finished = Finished(
+        time.monotonic() - started, process.returncode, timed_out, descriptor is not None, log, out_of_memory, peak
+    )
     if descriptor is not None:
         try:
             finished.refused = _copy_out(descriptor, results, names, limits)
@@ -219,8 +227,8 @@ def _copy_out(folder: int, results: Path, names: list[str], limits: Limits) -> l
 
 
 def read_plain_file(path: Path | str, most_bytes: int, folder: int | None = None) -> bytes:
-    """The bytes of a file that somebody else left. Raises OSError for links, pipes, devices, folders, files with a second name and files
-    that are too large, and waits for none of them."""
+    """The bytes of a file that somebody else left. Raises OSError for links, pipes, devices, folders, files with a second name and
+    files that are too large, and waits for none of them."""
     # NOFOLLOW: a link may lead to anything; NONBLOCK: a named pipe would wait for a writer
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
@@ -256,14 +264,22 @@ def _wrapped(program: list[str], folders: dict[str, Path], limits: Limits, envir
     if os.getuid() == 0:
         stage = Path(tempfile.mkdtemp(prefix=f"grade-{os.getpid()}-", dir="/tmp"))  # a folder that every user can reach
         stage.chmod(0o711)  # it stays empty in every other mount namespace
-        for number, outside in enumerate(binds.values()):
+        for number in range(len(binds)):
             (stage / str(number)).mkdir()
         uid = str(1_000_000_000 + os.getpid() % 4_000_000 * 64 + next(_numbers) % 64)
         groups = _make_groups(limits)
         command += ["unshare", "--mount", "--propagation", "private", "--", "/bin/sh", "-c", _PREPARE, str(stage), uid]
         command += [*binds.values(), "--", *map(str, groups), "--"]
         binds = {inside: str(stage / str(number)) for number, inside in enumerate(binds)}
-    command += ["bwrap", "--unshare-all", "--unshare-user", *_no_more_namespaces(), "--die-with-parent", "--new-session", "--clearenv"]
+    command += [
+        "bwrap",
+        "--unshare-all",
+        "--unshare-user",
+        *_no_more_namespaces(),
+        "--die-with-parent",
+        "--new-session",
+        "--clearenv",
+    ]
     command += ["--uid", "65534", "--gid", "65534", "--hostname", "grader"]
     for path in SYSTEM:
         command += ["--ro-bind-try", path, path]
@@ -288,7 +304,6 @@ def _wrapped(program: list[str], folders: dict[str, Path], limits: Limits, envir
         _remove_groups(groups)
         if stage is not None:
             shutil.rmtree(stage, ignore_errors=True)
-
 
 
 def _interpreter() -> dict[str, str]:
@@ -320,7 +335,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def _make_groups(limits: Limits) -> list[Path]:
-    """Version 2 (one tree) or version 1 (a tree per controller). Empty where neither can be written: limits per process remain."""
+    """Version 2 (one tree) or 1 (a tree per controller). Empty where neither can be written: limits per process remain."""
     name = f"grade-{os.getpid()}-{next(_numbers)}"
     memory, processes = str(limits.memory_mib << 20), str(limits.processes + 16)
     if (_CGROUPS / "cgroup.controllers").exists():

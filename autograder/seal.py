@@ -1,7 +1,7 @@
 """The copy of the package that a submission sees. In class mode the level's own functions raise `Sealed` in it.
 
-The reference must not be there to call or to read, but the package itself needs some of the functions that students write: the decoder
-attends, the sampler scores. Those keep working for callers inside the package, from byte code, without source.
+The reference must not be there to call or to read, but the package itself needs some of the functions that students write: the
+decoder attends, the sampler scores. Those keep working for callers inside the package, from byte code, without source.
 """
 
 import ast
@@ -64,7 +64,7 @@ def for_the_package(stub, code):
 
 
 def write_site(target: Path, level: Level, *, sealed: bool) -> None:
-    """What the sandbox imports: the package, a stub of the autograder, and the programs that run inside. Readable for every user."""
+    """What the sandbox imports: the package, a stub of the autograder, the programs that run inside. Readable for every user."""
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc", ".ipynb_checkpoints")
     shutil.copytree(ROOT / "course", target / "course", ignore=ignore)
     shutil.copytree(HERE / "inside", target / "autograder" / "inside", ignore=ignore)
@@ -77,7 +77,7 @@ def write_site(target: Path, level: Level, *, sealed: bool) -> None:
 
 
 def homes(level: Level) -> dict[str, set[str]]:
-    """Module -> names of the level's exercise functions that it defines. A test that students write has no home in the package."""
+    """Module -> names of the level's exercises that it defines. A test that students write has no home in the package."""
     exercises = importlib.import_module("course.exercises")
     found: dict[str, set[str]] = {}
     for exercise in level.exercises:
@@ -98,19 +98,20 @@ def seal(package: Path, sealed: dict[str, set[str]]) -> None:
 
 
 def _names_used(package: Path, names: set[str]) -> set[str]:
-    """Those of the names that some function or class of the package reads, apart from their own definitions and re-exports."""
+    """Those of the names that the package reads somewhere, apart from their own definitions. An import alone is no use."""
     found = set()
     for path in package.rglob("*.py"):
         for node in ast.parse(path.read_text()).body:
             own = node.name if isinstance(node, ast.FunctionDef) else ""
-            reads = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} | {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                found |= (reads & names) - {own}
+            reads = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} | {
+                n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)
+            }
+            found |= (reads & names) - {own}
     return found
 
 
 def seal_source(source: str, names: set[str], kept: set[str]) -> str:
-    """The source with the bodies of the named functions gone: signature and docstring stay. kept: still callable by the package."""
+    """The source with the bodies of the named functions gone; signature and docstring stay. kept: still callable by the package."""
     lines = source.splitlines()
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name in names]
     missing = names - {node.name for node in functions}
@@ -123,7 +124,13 @@ def seal_source(source: str, names: set[str], kept: set[str]) -> str:
         body = [f"{indent}from course.sealed import refuse", "", f"{indent}refuse({node.name!r})"]
         if node.name in kept:
             code = base64.b85encode(marshal.dumps(_bare_code(node)))
-            body += ["", "", "from course.sealed import for_the_package  # noqa: E402", "", f"{node.name} = for_the_package({node.name}, {code!r})"]
+            body += [
+                "",
+                "",
+                "from course.sealed import for_the_package  # noqa: E402",
+                "",
+                f"{node.name} = for_the_package({node.name}, {code!r})",
+            ]
         lines[first : node.end_lineno] = body
     return "\n".join(lines) + "\n"
 

@@ -366,7 +366,7 @@ def _comparisons(seed):
 
 
 @functools.lru_cache(maxsize=1)
-def _phrase_models():
+def phrase_models():
     from course.feedback import tail
 
     many, few = _comparisons(4001)
@@ -378,13 +378,12 @@ def by_softplus_loss(chosen, rejected):
 
 
 @alternative(of="reward_scores")
-def scores_of_phrase_models(model, tokens, attention_mask):
+def scores_ofphrase_models(model, tokens, attention_mask):
     from course.tasks.records import Batch
 
     real = attention_mask.bool()
     response = real & (real.cumsum(1) > 3)
-    with torch.no_grad():
-        return _phrase_models()[model](Batch(tokens, real, response))
+    return phrase_models()[model](Batch(tokens, real, response)).detach()
 
 
 def _counts(rows, words=64):
@@ -396,14 +395,14 @@ def _counts(rows, words=64):
             column += [word, words + before * words + word]
     index = torch.tensor([where, column])
     size = (len(rows), words + words * words)
-    return torch.sparse_coo_tensor(index, torch.ones(len(where)), size)
+    return torch.sparse_coo_tensor(index, torch.ones(len(where)), size, check_invariants=True)
 
 
 @functools.lru_cache(maxsize=1)
 def _logistic_weights():
     """Full-batch logistic regression on the difference of counts, by gradient descent with a ridge."""
     found = {}
-    for name, rows in zip(("accurate", "careful"), _comparisons(9001)):
+    for name, rows in zip(("accurate", "careful"), _comparisons(9005)):
         rows = [c for c in rows if c.label.decided]
         chosen, rejected = (_counts([(c.prompt[-1], getattr(c, side)) for c in rows]) for side in ("chosen", "rejected"))
         gap = (chosen - rejected).coalesce()

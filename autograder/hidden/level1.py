@@ -55,11 +55,11 @@ def tied_answers_take_no_share_of_the_loss(grouped_ranking_loss, draw):
 
 @invariant("L1.02", points=1, hidden=True)
 def rankings_with_huge_margins_stay_finite(grouped_ranking_loss, draw):
-    """Scores 10 000 apart, and a number added to all scores of a ranking, leave loss and gradient finite and right."""
-    groups = draw.groups([3, 4])
+    """A worst answer scored 10 000 too high, and a number added to all scores of a ranking, leave loss and gradient finite and right."""
+    groups = draw.groups([4, 4])
     ranks = visible.ranks_in(groups, draw, [1, 2, 3, 4])
-    scores = draw.normal(7)
-    scores[draw.number(0, 7)] += 1e4
+    scores = draw.normal(8)
+    scores[(ranks == 4) & (groups == groups[0])] += 1e4
     scores[groups == groups[0]] += 30.0
     expect(grouped_ranking_loss(scores, ranks, groups), "the loss").close_to(visible.ranking_loss(scores, ranks, groups))
     slope = grouped_ranking_loss.gradient(scores, ranks, groups)
@@ -267,6 +267,8 @@ def marks_against_a_sure_model_stay_finite(intertemporal_loss, draw):
 def long_responses_are_not_averaged(dpo_loss, draw):
     """Log-probabilities are sums: twice the response twice the margin, in hundreds of nats, without overflow."""
     arguments, beta = visible.dpo_arguments(draw, 6, scale=60), 0.5
+    arguments[0][0] = arguments[2][0] - 150.0  # one pair is surely wrong, so that the loss is no rounding error
+    arguments[1][0] = arguments[3][0]
     for factor in (1, 2, 40):
         given = tuple(x * factor for x in arguments)
         margins = visible.dpo_margins(*given)
@@ -338,9 +340,11 @@ def the_errors_lie_in_the_tail(reward_scores, draw):
 @invariant("L1.06", points=1, hidden=True)
 def padding_does_not_change_a_models_scores(reward_scores, draw):
     """Whatever ids stand in padded positions, and whichever rows stand beside it, a response keeps its score under both models."""
-    pools = visible.new_pools(draw.number(0, 2**31))
-    rows = draw.permutation(len(pools.candidates))[:40]
-    tokens, mask = pools.candidates.tokens[rows], pools.candidates.attention_mask[rows]
+    from course.feedback import tail
+    from course.tasks import reviews
+
+    batch = reviews.pool(reviews.prompts(8, draw.number(0, 2**31)), 5, tail.AUDIT, draw.number(0, 2**31))
+    tokens, mask = batch.tokens, batch.attention_mask
     other = torch.where(mask, tokens, draw.integers(8, 40, *tokens.shape))
     for model in ("accurate", "careful"):
         scores = reward_scores(model, tokens, mask)

@@ -7,10 +7,11 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
+from autograder.alternatives.level1 import phrase_models
 from autograder.framework import mutant
 from course.feedback import annotators, calibration, cycles, intertemporal, judge, normaliser, queries, reward_model, tail
 from course.objectives import direct, preference
-from course.tasks import records, splits
+from course.tasks import records, reviews, splits
 
 # ---------------------------------------------------------------- 1.1 pairwise_reward_loss
 
@@ -1220,45 +1221,39 @@ def reward_relative_to_the_policy(policy_logp, ref_logp, beta):
 # ---------------------------------------------------------------- 1.14 reward_scores
 
 
-@functools.lru_cache(maxsize=4)
-def _trained(which):
-    from course.objectives.preference import pairwise_reward_loss as loss
-    from course.tasks import reviews
-
-    if which == "many audited":
-        return tail.fit_phrase_reward(reviews.comparisons(3000, 77, tail.CAREFUL, tail.AUDIT), loss=loss, seed=2)
-    if which == "few unaudited":
-        return tail.fit_phrase_reward(reviews.comparisons(300, 78, tail.HASTY, tail.OLD_POLICY), loss=loss, seed=2)
-    return tail.train_both(2, loss=loss)
+@functools.lru_cache(maxsize=2)
+def _careful_trained_on(annotator, writer):
+    """The second model where it gets as many pairs as the first, by this annotator on this writer's responses."""
+    pairs = reviews.comparisons(tail.PAIRS_A, 77, annotator, writer)
+    return tail.fit_phrase_reward(pairs, loss=preference.pairwise_reward_loss, seed=3)
 
 
-@torch.no_grad()
-def _phrase_scores(model, tokens, attention_mask):
-    position = torch.arange(tokens.shape[1])
+def _scores(model, tokens, attention_mask):
     real = attention_mask.bool()
-    return model(records.Batch(tokens, real, real & (position >= 3)))
+    response = real & (torch.arange(tokens.shape[1]) >= reviews.PROMPT_LENGTH)
+    return model(records.Batch(tokens, real, response)).detach()
 
 
-def _reference_scores(model, tokens, attention_mask):
-    return _phrase_scores(_trained("both")[model == "careful"], tokens, attention_mask)
+def _right_scores(model, tokens, attention_mask):
+    return _scores(phrase_models()[model], tokens, attention_mask)
 
 
 @mutant(of="reward_scores", kills="L1.18")
 def one_model_for_both(model, tokens, attention_mask):
     """This looks like the same model under both names."""
-    return _reference_scores("accurate", tokens, attention_mask)
+    return _right_scores("accurate", tokens, attention_mask)
 
 
 @mutant(of="reward_scores", kills="L1.18")
 def names_exchanged(model, tokens, attention_mask):
     """This looks like the two models with their names exchanged."""
-    return _reference_scores("careful" if model == "accurate" else "accurate", tokens, attention_mask)
+    return _right_scores("careful" if model == "accurate" else "accurate", tokens, attention_mask)
 
 
 @mutant(of="reward_scores", kills="L1.18")
 def scores_turned_round(model, tokens, attention_mask):
     """This looks like models trained on rejected minus chosen: they prefer the worse response."""
-    return -_reference_scores(model, tokens, attention_mask)
+    return -_right_scores(model, tokens, attention_mask)
 
 
 @mutant(of="reward_scores", kills="L1.18")
@@ -1271,41 +1266,41 @@ def one_score_for_all(model, tokens, attention_mask):
 def careful_on_many_audits(model, tokens, attention_mask):
     """This looks like as many audited pairs as there are ordinary ones: then the careful model is the more accurate one too."""
     if model == "accurate":
-        return _reference_scores(model, tokens, attention_mask)
-    return _phrase_scores(_trained("many audited"), tokens, attention_mask)
+        return _right_scores(model, tokens, attention_mask)
+    return _scores(_careful_trained_on(tail.CAREFUL, tail.AUDIT), tokens, attention_mask)
 
 
 @mutant(of="reward_scores", kills="L1.18")
 def careful_without_audits(model, tokens, attention_mask):
-    """This looks like a second model that has not seen the runs of praise either: fewer pairs, the same blind spot."""
+    """This looks like a second model trained like the first: it has not seen the runs of praise either, and shares the blind spot."""
     if model == "accurate":
-        return _reference_scores(model, tokens, attention_mask)
-    return _phrase_scores(_trained("few unaudited"), tokens, attention_mask)
+        return _right_scores(model, tokens, attention_mask)
+    return _scores(_careful_trained_on(tail.CAREFUL, tail.OLD_POLICY), tokens, attention_mask)
 
 
 @mutant(of="reward_scores", kills="L1.18")
 def careful_is_short(model, tokens, attention_mask):
     """This looks like a score for being short: it avoids the runs of praise but has no idea of what is good."""
-    return _reference_scores(model, tokens, attention_mask) if model == "accurate" else -attention_mask.sum(1).double()
+    return _right_scores(model, tokens, attention_mask) if model == "accurate" else -attention_mask.sum(1).double()
 
 
 @mutant(of="reward_scores", kills="L1.06")
 def scores_the_padding(model, tokens, attention_mask):
     """This looks like scores that read the ids in the padding: the mask says which tokens are real."""
-    return _reference_scores(model, tokens, torch.ones_like(attention_mask))
+    return _right_scores(model, tokens, torch.ones_like(attention_mask))
 
 
 @mutant(of="reward_scores", kills="L1.06")
 def centred_on_the_batch(model, tokens, attention_mask):
     """This looks like scores centred on the batch they are in: the same response gets another score in other company."""
-    scores = _reference_scores(model, tokens, attention_mask)
+    scores = _right_scores(model, tokens, attention_mask)
     return scores - scores.mean()
 
 
 @mutant(of="reward_scores", kills="L1.06")
 def depends_on_its_neighbours(model, tokens, attention_mask):
     """This looks like ranks inside the batch in place of scores: they change with whatever else is scored."""
-    return _reference_scores(model, tokens, attention_mask).argsort().argsort().double()
+    return _right_scores(model, tokens, attention_mask).argsort().argsort().double()
 
 
 @functools.lru_cache(maxsize=1)

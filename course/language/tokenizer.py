@@ -61,7 +61,8 @@ class Tokenizer:
         if type(self.pad_is_end) is not bool:
             raise ValueError(f"pad_is_end must be True or False; got {self.pad_is_end!r}")
         if (self.kind == "words") != bool(self.vocabulary):
-            raise ValueError(f"words must be at least one for 'words', none for 'bytes'; got {len(self.vocabulary)} for {self.kind!r}")
+            count = len(self.vocabulary)
+            raise ValueError(f"words must be at least one for kind 'words' and none for 'bytes'; got {count} for {self.kind!r}")
         for word in self.vocabulary:
             if not isinstance(word, str) or word.split() != [word] or any("\ud800" <= c <= "\udfff" for c in word):
                 raise ValueError(f"words must be non-empty Unicode text without white space; got {word!r}")

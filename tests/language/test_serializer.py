@@ -158,6 +158,12 @@ def test_another_serializer_gives_another_stamp_even_where_the_tokens_agree():
     assert chat == policy_stamp({**parts, "serializer": ChatSerializer().digest()})
 
 
+def test_a_new_name_or_a_new_header_is_another_serializer():
+    renamed = type("Renamed", (ChatSerializer,), {"name": "chat2"})
+    relaid = type("Relaid", (ChatSerializer,), {"headers": COMPACT.headers})
+    assert len({serializer.digest() for serializer in (CHAT, COMPACT, renamed(), relaid())}) == 4
+
+
 @pytest.mark.parametrize(
     ("ids", "stop", "message"),
     [

@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 import pytest
 
 from conversations import LOOKS_SPECIAL, TOKENIZERS, WORDS, texts
-from course.language import Tokenizer
+from course.language import Tokenizer, digest
 from course.tasks import reviews
 
 SPECIAL = ["<pad>", "<bos>", "<end>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"]
@@ -91,6 +91,7 @@ def test_json_and_files_give_an_equal_tokenizer(tokenizer, tmp_path):
 def test_each_difference_changes_the_digest():
     kinds = [*TOKENIZERS, Tokenizer.words(WORDS[::-1]), Tokenizer.words(WORDS[:-1])]
     assert len({tokenizer.digest() for tokenizer in kinds}) == len(kinds)
+    assert Tokenizer.bytes().digest() == digest({"kind": "bytes", "pad_is_end": False, "special": SPECIAL})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,15 @@
+"""Every exercise of the labs, from the room it belongs to: `from course.exercises import dpo_loss`."""
+
+# level 1
+from course.feedback.calibration import expected_calibration_error as expected_calibration_error
+from course.feedback.queries import query_priority as query_priority, select_queries as select_queries
+from course.feedback.reward_model import last_token_score as last_token_score
+from course.objectives.direct import dpo_loss as dpo_loss, optimal_policy as optimal_policy
+from course.objectives.preference import (
+    grouped_ranking_loss as grouped_ranking_loss,
+    intertemporal_loss as intertemporal_loss,
+    pairwise_reward_loss as pairwise_reward_loss,
+    ranking_pairs as ranking_pairs,
+    soft_label_loss as soft_label_loss,
+)
+from course.tasks.splits import split_by_group as split_by_group

@@ -1,0 +1,168 @@
+"""Token by token: what a sampler needs of a model, with and without a key-value cache.
+
+A decoding holds `logits` [B,V] for the next token of each row. step(tokens) appends one token to each; keep(rows) drops the others.
+"""
+
+from typing import Any, Protocol
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+import torch
+
+from course.models.decoder import Block, Decoder, rotary_table
+
+
+class Decoding(Protocol):
+    logits: Float[Tensor, "batch vocab"]
+
+    def step(self, tokens: Tensor) -> None: ...
+
+    def keep(self, rows: Tensor) -> None: ...
+
+
+def start_decoding(model: Any, prompts: Tensor, prompt_mask: Tensor, capacity: int) -> Decoding:
+    """The fastest pass over the prompts that can be continued token by token, up to `capacity` columns."""
+    if isinstance(model, Decoder):
+        return CachedDecoding(model, prompts, prompt_mask, capacity)
+    if isinstance(model, CausalLM):
+        return HuggingFaceDecoding(model, prompts, prompt_mask)
+    return FullDecoding(model, prompts, prompt_mask)
+
+
+class FullDecoding:
+    """For any model(ids, attention_mask) -> logits. The slow twin of the others."""
+
+    def __init__(self, model: Any, prompts: Tensor, prompt_mask: Tensor):
+        self.model, self.ids, self.mask = model, prompts, prompt_mask
+        self.logits = model(prompts, prompt_mask)[:, -1]
+
+    def step(self, tokens: Tensor) -> None:
+        self.ids, self.mask = torch.cat([self.ids, tokens[:, None]], 1), F.pad(self.mask, (0, 1), value=True)
+        self.logits = self.model(self.ids, self.mask)[:, -1]
+
+    def keep(self, rows: Tensor) -> None:
+        self.ids, self.mask, self.logits = self.ids[rows], self.mask[rows], self.logits[rows]
+
+
+class CachedDecoding:
+    """The decoder with its keys and values kept: a step costs its matrix products and little else.
+
+    What does not depend on the token is worked out once. Norm gains, the sqrt(width) of the norm and the 1/sqrt(head size) of attention
+    go into the weights that follow them; working memory is reused from step to step. Rotary attention depends on differences of
+    positions only, so columns serve as positions whatever the padding on the left.
+    """
+
+    def __init__(self, decoder: Decoder, prompts: Tensor, prompt_mask: Tensor, capacity: int):
+        config = decoder.config
+        if capacity > config.max_length:
+            raise ValueError(f"prompts and new tokens must fit into max_length = {config.max_length}; got {capacity} columns")
+        self.heads, self.size, self.width = config.heads, config.width // config.heads, config.width
+        self.relu = config.activation == "relu"
+        self.embedding = decoder.embedding.weight.detach()
+        self.layers = [_folded(block, config.heads) for block in decoder.blocks]
+        gain = decoder.norm.weight * config.width**0.5
+        self.unembed = ((decoder.unembedding or decoder.embedding).weight * gain).t()
+        # The norm divides by sqrt(sum x^2 + width * eps): the hypotenuse of the vector's length and this constant.
+        self.least = self.embedding.new_tensor((config.width * config.norm_eps) ** 0.5)
+        cos, sin = rotary_table(self.size, config.max_length, config.rope_theta, self.embedding.device, self.embedding.dtype)
+        self.cos, self.sin = cos.repeat(1, 2), sin
+        self.bias = None
+        if not prompt_mask.all():
+            # Finite, not -inf: a padded query sees no key, and the softmax of nothing would put NaN into the cache.
+            padded = F.pad(~prompt_mask, (0, capacity - prompts.shape[1]), value=False)
+            self.bias = torch.where(padded, torch.finfo(self.embedding.dtype).min / 2, 0.0).to(self.embedding.dtype)
+        shape = (2, len(prompts) * self.heads, capacity, self.size)
+        self.stored = [torch.zeros(shape, dtype=self.embedding.dtype, device=self.embedding.device) for _ in self.layers]
+        self.time = prompts.shape[1]
+        self.logits = self._prompts(prompts)
+        self._views(len(prompts))
+
+    def step(self, tokens: Tensor) -> None:
+        x, normed, length, least, qkv, gate_up, gate, up = self.memory
+        mixed_qk, mixed_first, mixed_second, turned, turned_first, turned_second, query, new_key, new_value = self.turning
+        now = self.time
+        cos, sin = self.cos[now], self.sin[now]
+        torch.index_select(self.embedding, 0, tokens, out=x)
+        for (w_qkv, w_out, w_gate_up, w_down), (keys, keys_across, values) in zip(self.layers, self.caches):
+            torch.linalg.vector_norm(x, dim=-1, keepdim=True, out=length)
+            torch.mm(torch.div(x, length.hypot_(least), out=normed), w_qkv, out=qkv)
+            torch.mul(mixed_qk, cos, out=turned)
+            turned_first.addcmul_(mixed_second, sin, value=-1)
+            turned_second.addcmul_(mixed_first, sin)
+            keys.select(1, now).copy_(new_key)
+            values.select(1, now).copy_(new_value)
+            scores = torch.bmm(query, keys_across.narrow(2, 0, now + 1))
+            if self.row_bias is not None:
+                scores += self.row_bias[:, :, : now + 1]
+            mixed = torch.bmm(torch.softmax(scores, -1), values.narrow(1, 0, now + 1))
+            x.addmm_(mixed.view(x.shape), w_out)
+            torch.linalg.vector_norm(x, dim=-1, keepdim=True, out=length)
+            torch.mm(torch.div(x, length.hypot_(least), out=normed), w_gate_up, out=gate_up)
+            (gate.relu_() if self.relu else F.silu(gate, inplace=True)).mul_(up)
+            x.addmm_(gate, w_down)
+        torch.linalg.vector_norm(x, dim=-1, keepdim=True, out=length)
+        self.logits = torch.mm(torch.div(x, length.hypot_(least), out=normed), self.unembed)
+        self.time = now + 1
+
+    def keep(self, rows: Tensor) -> None:
+        batch = self.logits.shape[0]
+        self.stored = [s.view(2, batch, self.heads, -1, self.size)[:, rows].flatten(1, 2) for s in self.stored]
+        self.bias = None if self.bias is None else self.bias[rows]
+        self.logits = self.logits[rows]
+        self._views(len(rows))
+
+    def _prompts(self, prompts: Tensor) -> Tensor:
+        (batch, time), heads = prompts.shape, self.heads
+        x = F.embedding(prompts, self.embedding)
+        mask = None
+        if self.bias is not None:
+            later = torch.ones(time, time, dtype=torch.bool, device=x.device).triu(1)
+            mask = self.bias[:, None, None, :time].masked_fill(later, torch.finfo(x.dtype).min / 2)
+        cos, sin = self.cos[:time], self.sin[:time]
+        half = self.size // 2
+        for number, ((w_qkv, w_out, w_gate_up, w_down), stored) in enumerate(zip(self.layers, self.stored)):
+            mixed = (self._normed(x) @ w_qkv).view(batch, time, 3, heads, self.size).permute(2, 0, 3, 1, 4)
+            turned = mixed[:2] * cos
+            turned[..., :half].addcmul_(mixed[:2, ..., half:], sin, value=-1)
+            turned[..., half:].addcmul_(mixed[:2, ..., :half], sin)
+            q, k, v = turned[0], turned[1], mixed[2]
+            stored[0].view(batch, heads, -1, self.size)[:, :, :time] = k
+            stored[1].view(batch, heads, -1, self.size)[:, :, :time] = v
+            if number == len(self.layers) - 1:
+                # Nobody asks what the last layer makes of earlier prompt tokens: keys and values are all they leave there.
+                q, x = q[:, :, -1:], x[:, -1:]
+                mask = None if mask is None else mask[:, :, -1:]
+            mixed = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None and q.shape[2] > 1, scale=1.0)
+            x = x + mixed.transpose(1, 2).reshape(x.shape) @ w_out
+            gate, up = (self._normed(x) @ w_gate_up).chunk(2, -1)
+            x = x + (F.relu(gate) if self.relu else F.silu(gate)) * up @ w_down
+        return self._normed(x[:, -1]) @ self.unembed
+
+    def _normed(self, x: Tensor) -> Tensor:
+        return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot_(self.least)
+
+    def _views(self, batch: int) -> None:
+        """Working memory for a batch of this size, with all views that a step needs: making one costs as much as a small product."""
+        heads, width, half = self.heads, self.width, self.size // 2
+        new = self.embedding.new_empty
+        x, normed, length, qkv = new(batch, width), new(batch, width), new(batch, 1), new(batch, 3 * width)
+        gate_up = new(batch, self.layers[0][2].shape[1])
+        self.memory = (x, normed, length, self.least, qkv, gate_up, *gate_up.chunk(2, -1))
+        mixed = qkv.view(batch, 3, heads, self.size).transpose(0, 1)
+        turned = new(2, batch, heads, self.size)
+        self.turning = (
+            mixed[:2], mixed[:2, ..., :half], mixed[:2, ..., half:], turned, turned[..., :half], turned[..., half:],
+            turned[0].view(-1, 1, self.size), turned[1].view(-1, self.size), mixed[2],
+        )  # fmt: skip
+        self.caches = [(s[0], s[0].transpose(1, 2), s[1]) for s in self.stored]
+        self.row_bias = None if self.bias is None else self.bias.repeat_interleave(heads, 0)[:, None]
+
+
+def _folded(block: Block, heads: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The four weights of a block for x @ w, where x is divided by its length in place of its root mean square."""
+    width = block.qkv.in_features
+    qkv = block.qkv.weight * (block.attention_norm.weight * width**0.5)
+    qkv[:width] *= (width // heads) ** -0.5
+    gate_up = block.gate_up.weight * (block.mlp_norm.weight * width**0.5)
+    return qkv.t(), block.out.weight.t(), gate_up.t(), block.down.weight.t()
