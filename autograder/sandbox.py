@@ -2,9 +2,9 @@
 
 Inside there are the interpreter and its packages (read-only), the folders it is given (read-only), and three small file systems
 in memory. It runs as a user of its own: where the grader is root, as an unprivileged uid that no other process has, since the
-kernel does not hold root to its process limit. Files below a folder that this uid can't enter (a virtual environment in /root) are
-first bound into a private mount namespace. Total memory and processes are bounded by a control group where the grader may make
-one, else by limits on each process.
+kernel does not hold root to its process limit. Files below a folder that this uid can't enter (a virtual environment in /root)
+are first bound into a private mount namespace. Total memory and processes are bounded by a control group where the grader may
+make one, else by limits on each process.
 """
 
 import functools
@@ -45,7 +45,7 @@ class NoSandbox(RuntimeError):
 
 @dataclass(frozen=True)
 class Limits:
-    """wall_seconds is kept from outside, the rest by the kernel. memory_mib bounds each process; with a control group also the sum.
+    """wall_seconds is kept from outside, the rest by the kernel. memory_mib bounds each process, in a control group also the sum.
 
     mapped_mib is address space on top of it for the libraries that a process maps: they are gigabytes in some builds of torch.
     """
@@ -74,7 +74,7 @@ class Limits:
 
 @dataclass
 class Finished:
-    """How the process ended. started: the program inside said that it was ready; if not, the machine is at fault, not the student."""
+    """How the process ended. started: the program inside said that it was ready; if not, the machine is at fault."""
 
     seconds: float
     returncode: int
@@ -131,7 +131,7 @@ def run(
     isolated    False: a plain process with resource limits, which can do whatever the user can
 
     The program gets a socket's number as its last argument and must send a descriptor of its results folder through it before it
-    runs anything of the student's. The descriptor keeps the folder alive when the sandbox is gone: nothing changes while it is read.
+    runs anything of the student's. It keeps the folder alive when the sandbox is gone, so that nothing changes while it is read.
     """
     if isolated and sandbox_problem():
         raise NoSandbox(f"no sandbox: {sandbox_problem()}")
@@ -227,8 +227,8 @@ def _copy_out(folder: int, results: Path, names: list[str], limits: Limits) -> l
 
 
 def read_plain_file(path: Path | str, most_bytes: int, folder: int | None = None) -> bytes:
-    """The bytes of a file that somebody else left. Raises OSError for links, pipes, devices, folders, files with a second name and
-    files that are too large, and waits for none of them."""
+    """The bytes of a file that somebody else left. Raises OSError for links, pipes, devices, folders, files with a second name
+    and files that are too large, and waits for none of them."""
     # NOFOLLOW: a link may lead to anything; NONBLOCK: a named pipe would wait for a writer
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:

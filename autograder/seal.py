@@ -111,7 +111,7 @@ def _names_used(package: Path, names: set[str]) -> set[str]:
 
 
 def seal_source(source: str, names: set[str], kept: set[str]) -> str:
-    """The source with the bodies of the named functions gone; signature and docstring stay. kept: still callable by the package."""
+    """The source without the bodies of the named functions; signature and docstring stay. kept: the package may call them."""
     lines = source.splitlines()
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name in names]
     missing = names - {node.name for node in functions}

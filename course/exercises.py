@@ -1,5 +1,19 @@
 """Every exercise of the labs, from the room it belongs to: `from course.exercises import dpo_loss`."""
 
+# level 0
+from course.language.masking import action_mask as action_mask
+from course.masks import masked_mean as masked_mean
+from course.models.attention import causal_attention as causal_attention
+from course.models.score import find_actions as find_actions
+from course.objectives.supervised import sft_loss as sft_loss
+from course.prob import (
+    entropy as entropy,
+    kl_divergence as kl_divergence,
+    kl_estimates as kl_estimates,
+    log_softmax as log_softmax,
+    token_logprobs as token_logprobs,
+)
+
 # level 1
 from course.feedback.calibration import expected_calibration_error as expected_calibration_error
 from course.feedback.queries import query_priority as query_priority, select_queries as select_queries

@@ -432,33 +432,26 @@ def an_end_token_that_is_also_the_pad_is_real(batch_of, draw):
         expect(batch.tokens[b, :real], "the tokens").equals(torch.tensor(prompt + response))
 
 
-class RunningSum(torch.nn.Module):
-    """A causal head whose value at t is a weighted sum over the real tokens up to t, and 50 too much where t is padding."""
-
-    def __init__(self, weights):
-        super().__init__()
-        self.weights = weights
-
-    def forward(self, ids, attention_mask):
-        return (self.weights[ids] * attention_mask).cumsum(1) + 50.0 * ~attention_mask
-
-
 @invariant("L1.06", home="course.feedback.reward_model")
 def a_reward_model_does_not_see_padding(RewardModel, draw):
     """A reward model's score of a response is the same alone, padded left or right, and whatever the padding holds."""
     from course.feedback.reward_model import last_token_score
+    from course.models.decoder import Decoder, DecoderConfig
+    from course.models.heads import ScalarHead
     from course.tasks.records import Batch
 
-    weights = draw.normal(9)
-    model = RewardModel(RunningSum(weights), score=last_token_score, over="sequence")
+    trunk = Decoder(DecoderConfig(vocab_size=9, width=32), seed=draw.number(0, 1000))
+    head = ScalarHead(trunk, seed=draw.number(0, 1000)).eval()
+    model = RewardModel(head, score=last_token_score, over="sequence")
     row, pad_is_end = draw.integers(4, 9, 6).tolist() + [3], 3
+    wanted = head(torch.tensor([row]), torch.ones(1, 7, dtype=torch.bool))[:, -1].detach()
     for left, right in ((0, 0), (0, 4), (4, 0), (2, 3)):
         for filler in (pad_is_end, 7):
             tokens = torch.tensor([[filler] * left + row + [filler] * right])
             real = torch.tensor([[0] * left + [1] * 7 + [0] * right]).bool()
             action = torch.tensor([[0] * (left + 2) + [1] * 5 + [0] * right]).bool()
-            score = model(Batch(tokens, real, action))
-            expect(score, f"the score with {left} pads left and {right} right").close_to(weights[row].sum()[None])
+            score = model(Batch(tokens, real, action)).detach()
+            expect(score, f"the score with {left} pads left and {right} right").close_to(wanted, rtol=1e-4)
 
 
 # ---------------------------------------------------------------- 1.6 test_last_token_score
@@ -555,7 +548,7 @@ def calibration_twin(prob, label, bins):
 @invariant("L1.08", points=1, anchor=True)
 def the_calibration_error_of_random_predictions(expected_calibration_error, draw):
     """The distance between mean prediction and mean label of each bin, weighted by the bin's count."""
-    prob = draw.uniform(60) ** 2
+    prob = 0.1 + 0.7 * draw.uniform(60) ** 2
     label = (draw.uniform(60) < 0.3 + 0.4 * prob).long()
     expect(expected_calibration_error(prob, label), "the calibration error").close_to(calibration_twin(prob, label, 10))
 
@@ -960,9 +953,10 @@ def the_law_gives_the_reward_back(optimal_policy, draw):
 # ---------------------------------------------------------------- 1.14 reward_scores
 
 
-# Margins measured on 14 trainings of the package's models and 10 pools each (tests/grading): one training has means over pools of
-# 0.04 to 0.09 for the gain in accuracy, 0.27 to 1.13 for the loss in gold, 0.9 to 1.5 for the careful model's gain over chance.
-POOLS, ACCURACY_GAIN, GOLD_LOSS, CAREFUL_GAIN = 2, 0.015, 0.08, 0.4
+# Margins from 50 trainings of the package's models on different data. One training's mean over pools is 0.04 to 0.09 for the gain in
+# accuracy, 0.27 to 1.13 for the loss in gold, 0.9 to 1.5 for the careful model's gain over chance; from one pool to another the loss in
+# gold varies by 0.07 to 0.18 (standard deviation). In 216 gradings none of these margins was missed (0.08 for the gold was, once).
+POOLS, ACCURACY_GAIN, GOLD_LOSS, CAREFUL_GAIN = 2, 0.015, 0.03, 0.4
 
 
 @functools.lru_cache(maxsize=64)
@@ -1137,9 +1131,9 @@ def an_undecided_comparison_has_no_winner(Comparison, draw):
     for number in (0, 1, 0.5, "first", None):
         try:
             direct(Comparison)((1,), (2,), (3,), number, source, "f")
-        except ValueError:
+        except (ValueError, TypeError):
             continue
-        raise CheckFailed(f"label {number!r}: expected ValueError, got a comparison")
+        raise CheckFailed(f"label {number!r}: expected an error, got a comparison")
 
 
 @invariant("L1.10", home="course.tasks.records")

@@ -158,9 +158,12 @@ def the_test_finds_a_lost_zero(test_last_token_score, draw):
 @invariant("L1.08", points=1, hidden=True)
 def certain_predictions_count(expected_calibration_error, draw):
     """Predictions of exactly 0 and exactly 1 are in the first and the last bin, with labels given as bool."""
-    prob = torch.cat([scalar([0.0] * 5 + [1.0] * 6), draw.uniform(9, low=0.02, high=0.98)])
-    label = torch.cat([draw.integers(0, 2, 5), draw.integers(0, 2, 6), draw.integers(0, 2, 9)]).bool()
-    label[0], label[5] = True, False
+    near = draw.uniform(4, low=0.01, high=0.09)  # in the bins of 0 and 1, and off to the other side, so that a bin of their own shows
+    prob = torch.cat([scalar([0.0] * 4 + [1.0] * 4), near, 1 - near, draw.uniform(6, low=0.2, high=0.8)])
+    label = torch.tensor([1, 1, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 1, 0]).bool()
+    label = torch.cat([label, draw.integers(0, 2, 2).bool()])
+    order = draw.permutation(22)
+    prob, label = prob[order], label[order]
     got = expected_calibration_error(prob, label)
     expect(got, "the calibration error").close_to(visible.calibration_twin(prob, label, 10))
 

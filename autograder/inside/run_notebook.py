@@ -32,7 +32,8 @@ def main(settings_path: str, channel: str) -> int:
     try:
         papermill.execute_notebook(
             settings["notebook"], None, parameters=settings["parameters"], progress_bar=False, kernel_name="python3",
-            cwd=os.getcwd(), start_timeout=60, execution_timeout=settings["cell_seconds"], interrupt_on_timeout=True, allow_errors=True,
+            cwd=os.getcwd(), start_timeout=60, execution_timeout=settings["cell_seconds"], interrupt_on_timeout=True,
+            allow_errors=True,
         )  # fmt: skip
     except DeadKernelError:
         return KERNEL_DIED

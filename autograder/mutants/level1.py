@@ -2,7 +2,7 @@
 
 import functools
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 import torch.nn.functional as F
@@ -1470,9 +1470,10 @@ class TiesAreTossed(records.Comparison):
 class TakesNumbers(records.Comparison):
     """This looks like labels as numbers, 0.5 for a tie: an abstention and a tie become the same, and both become a target."""
 
-    def __post_init__(self):
-        if isinstance(self.label, records.PreferenceLabel):
-            super().__post_init__()
+    def __init__(self, prompt, first, second, label, provenance, family, ranking_id=None):
+        given = (prompt, first, second, label, provenance, family, ranking_id)
+        for field, value in zip(fields(records.Comparison), given):
+            object.__setattr__(self, field.name, value)
 
 
 @mutant(of="decided", kills="L1.10")

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 import torch
 
+from course.models.causal_lm import CausalLM
 from course.models.decoder import Block, Decoder, rotary_table
 
 
@@ -45,6 +46,34 @@ class FullDecoding:
         self.ids, self.mask, self.logits = self.ids[rows], self.mask[rows], self.logits[rows]
 
 
+class HuggingFaceDecoding:
+    """For a transformers model, with its own cache; for the few that have none that rows can be taken from, without."""
+
+    def __init__(self, model: CausalLM, prompts: Tensor, prompt_mask: Tensor, capacity: int):
+        self.model, self.ids, self.mask, self.capacity = model, prompts, prompt_mask, capacity
+        limit = getattr(model.config, "max_position_embeddings", None)
+        if limit is not None and capacity > limit:
+            raise ValueError(f"prompts and new tokens must fit into max_position_embeddings = {limit}; got {capacity} columns")
+        self.cache = None
+        self._run(None)
+
+    def step(self, tokens: Tensor) -> None:
+        self.ids, self.mask = torch.cat([self.ids, tokens[:, None]], 1), F.pad(self.mask, (0, 1), value=True)
+        self._run(None if self.cache is None else 1)
+
+    def keep(self, rows: Tensor) -> None:
+        self.ids, self.mask, self.logits = self.ids[rows], self.mask[rows], self.logits[rows]
+        if self.cache is not None:
+            self.cache.batch_select_indices(rows)
+
+    def _run(self, new: int | None) -> None:
+        inputs = self.model.inputs(self.ids, self.mask, new)
+        output = self.model.hf_model(**inputs, past_key_values=self.cache, use_cache=True)
+        cache = getattr(output, "past_key_values", None)
+        self.cache = cache if hasattr(cache, "batch_select_indices") else None
+        self.logits = output.logits[:, -1]
+
+
 class CachedDecoding:
     """The decoder with its keys and values kept: a step costs its matrix products and little else.
 
@@ -73,7 +102,7 @@ class CachedDecoding:
             padded = F.pad(~prompt_mask, (0, capacity - prompts.shape[1]), value=False)
             self.bias = torch.where(padded, torch.finfo(self.embedding.dtype).min / 2, 0.0).to(self.embedding.dtype)
         shape = (2, len(prompts) * self.heads, capacity, self.size)
-        self.stored = [torch.zeros(shape, dtype=self.embedding.dtype, device=self.embedding.device) for _ in self.layers]
+        self.stored = [self.embedding.new_empty(shape) for _ in self.layers]
         self.time = prompts.shape[1]
         self.logits = self._prompts(prompts)
         self._views(len(prompts))
@@ -84,18 +113,18 @@ class CachedDecoding:
         now = self.time
         cos, sin = self.cos[now], self.sin[now]
         torch.index_select(self.embedding, 0, tokens, out=x)
-        for (w_qkv, w_out, w_gate_up, w_down), (keys, keys_across, values) in zip(self.layers, self.caches):
+        for (w_qkv, w_out, w_gate_up, w_down), (keys, values, across, along) in zip(self.layers, self.caches):
             torch.linalg.vector_norm(x, dim=-1, keepdim=True, out=length)
             torch.mm(torch.div(x, length.hypot_(least), out=normed), w_qkv, out=qkv)
             torch.mul(mixed_qk, cos, out=turned)
             turned_first.addcmul_(mixed_second, sin, value=-1)
             turned_second.addcmul_(mixed_first, sin)
-            keys.select(1, now).copy_(new_key)
-            values.select(1, now).copy_(new_value)
-            scores = torch.bmm(query, keys_across.narrow(2, 0, now + 1))
+            keys.select(2, now).copy_(new_key)
+            values.select(2, now).copy_(new_value)
+            scores = torch.bmm(query, across.narrow(2, 0, now + 1))
             if self.row_bias is not None:
                 scores += self.row_bias[:, :, : now + 1]
-            mixed = torch.bmm(torch.softmax(scores, -1), values.narrow(1, 0, now + 1))
+            mixed = torch.bmm(torch.softmax(scores, -1), along.narrow(1, 0, now + 1))
             x.addmm_(mixed.view(x.shape), w_out)
             torch.linalg.vector_norm(x, dim=-1, keepdim=True, out=length)
             torch.mm(torch.div(x, length.hypot_(least), out=normed), w_gate_up, out=gate_up)
@@ -107,7 +136,7 @@ class CachedDecoding:
 
     def keep(self, rows: Tensor) -> None:
         batch = self.logits.shape[0]
-        self.stored = [s.view(2, batch, self.heads, -1, self.size)[:, rows].flatten(1, 2) for s in self.stored]
+        self.stored = [s.view(2, batch, -1).index_select(1, rows).view(2, -1, *s.shape[2:]) for s in self.stored]
         self.bias = None if self.bias is None else self.bias[rows]
         self.logits = self.logits[rows]
         self._views(len(rows))
@@ -153,9 +182,9 @@ class CachedDecoding:
         turned = new(2, batch, heads, self.size)
         self.turning = (
             mixed[:2], mixed[:2, ..., :half], mixed[:2, ..., half:], turned, turned[..., :half], turned[..., half:],
-            turned[0].view(-1, 1, self.size), turned[1].view(-1, self.size), mixed[2],
+            turned[0].view(-1, 1, self.size), turned[1], mixed[2],
         )  # fmt: skip
-        self.caches = [(s[0], s[0].transpose(1, 2), s[1]) for s in self.stored]
+        self.caches = [(*s.view(2, batch, heads, -1, self.size), s[0].transpose(1, 2), s[1]) for s in self.stored]
         self.row_bias = None if self.bias is None else self.bias.repeat_interleave(heads, 0)[:, None]
 
 

@@ -9,7 +9,7 @@ import torch
 
 from course.language.transcript import StopReason
 from course.masks import boolean_mask
-from course.models.decoding import start_decoding
+from course.models.decoding import Decoding, start_decoding
 from course.models.score import evaluating
 
 CHUNK = 4  # steps between two looks at which rows have ended; a look makes an accelerator wait
@@ -110,6 +110,18 @@ def uniform_noise(seed: int, episode: Int[Tensor, "*#shape"], position: Int[Tens
     return ((_shift(key, 40).float() + 0.5) * 2.0**-24).clamp(max=1.0)
 
 
+def _mix(z: Tensor) -> Tensor:
+    # Products of int64 wrap around in torch, as the algorithm wants; the constants are 0xBF58476D1CE4E5B9 and 0x94D049BB133111EB.
+    z = z + -0x61C8864680B583EB  # the golden ratio, so that 0 does not stay 0
+    z = (z ^ _shift(z, 30)) * -0x40A7B892E31B1A47
+    z = (z ^ _shift(z, 27)) * -0x6B2FB644ECCEEE15
+    return z ^ _shift(z, 31)
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    return (z >> bits) & ((1 << (64 - bits)) - 1)  # >> alone would bring in copies of the sign
+
+
 def left_pad(sequences: Sequence[Sequence[int]], pad_id: int) -> tuple[Int[Tensor, "batch time"], Bool[Tensor, "batch time"]]:
     """Prompts of different lengths as (ids, mask) for sample()."""
     width = max((len(s) for s in sequences), default=0)
@@ -131,33 +143,65 @@ def _check_prompts(prompts: Tensor, prompt_mask: Tensor | None) -> Tensor:
     return mask
 
 
-def _draw(decoding: Any, noise: Tensor, ends: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def _draw(decoding: Decoding, noise: Tensor, ends: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Tokens [B,R] and the probability of each. What stands behind a row's first end token means nothing."""
-    (batch, steps), device = noise.shape, noise.device
-    last = len(ends) - 1
+    (batch, steps), device, last = noise.shape, noise.device, len(ends) - 1
     drawn = torch.zeros(steps, batch, dtype=torch.int64, device=device)
     chance = torch.ones(steps, batch, device=device)
+    rows = torch.arange(batch, device=device)  # those that are still computed
+    alive = torch.ones(batch, dtype=torch.bool, device=device)  # which of them have not ended
     noise = noise.t().contiguous()
-    rows, alive = None, torch.ones(batch, dtype=torch.bool, device=device)
+    previous = None
     for begin in range(0, steps, CHUNK):
         size = min(CHUNK, steps - begin)
-        # Each step writes its tokens and probabilities in place; a row of `tokens` is what the next step reads.
-        tokens = torch.empty(size, len(alive), dtype=torch.int64, device=device)
-        picked = torch.empty(size, len(alive), device=device)
-        for i in range(size):
-            if begin + i:
-                decoding.step(token)
-            token = tokens[i]
-            logits = decoding.logits.float()
+        tokens = torch.empty(size, len(rows), dtype=torch.int64, device=device)
+        picked = torch.ones(size, len(rows), device=device)
+        for token, level, probability in zip(tokens, noise[begin:], picked):
+            if previous is not None:
+                decoding.step(previous)
+            previous = token
             if temperature == 0:
-                torch.argmax(logits, -1, out=token)
+                torch.argmax(decoding.logits, -1, out=token)
                 continue
-            law = torch.softmax(logits if temperature == 1 else logits / temperature, -1)
+            logits = decoding.logits if temperature == 1 else decoding.logits / temperature
+            law = torch.softmax(logits, -1, dtype=torch.float32)
             below = law.cumsum(-1)
-            # The first token whose share of the total reaches u: never one without probability, since u > 0.
-            level = noise[begin + i] * below[:, -1]
-            torch.searchsorted(below, level[:, None], out=token[:, None])
-            token.clamp_(max=last)  # NaN would point behind the vocabulary; the record refuses it
-            torch.gather(law, 1, token[:, None], out=picked[i][:, None])
-        ...
+            # The first token at which the running total reaches u of the whole; as u > 0, never one without probability.
+            torch.searchsorted(below, (level * below[:, -1])[:, None], out=token[:, None])
+            token.clamp_(max=last)  # NaN would point behind the vocabulary; _record refuses it
+            torch.gather(law, 1, token[:, None], out=probability[:, None])
+        drawn[begin : begin + size, rows], chance[begin : begin + size, rows] = tokens, picked
+        alive &= ~ends[tokens].any(0)
+        left, remaining = int(alive.sum()), steps - begin - size
+        if not left:
+            break
+        # Dropping rows copies the cache, less work than a step of the whole batch; it pays if it saves more than that.
+        if remaining * (len(rows) - left) > len(rows):
+            kept = alive.nonzero()[:, 0]
+            decoding.keep(kept)
+            rows, noise, previous, alive = rows[kept], noise[:, kept], previous[kept], alive[kept]
     return drawn.t(), chance.t()
+
+
+def _record(
+    prompts: Tensor, mask: Tensor, drawn: Tensor, chance: Tensor, ends: Tensor, pad_id: int, seed: int, temperature: float,
+    episodes: Tensor,
+) -> Samples:  # fmt: skip
+    is_end = ends[drawn]
+    ended = is_end.any(1)
+    steps = torch.arange(drawn.shape[1], device=drawn.device)
+    action = steps <= torch.where(ended, is_end.int().argmax(1), drawn.shape[1] - 1)[:, None]
+    if not (chance[action] > 0).all():
+        raise ValueError("model must give logits that are finite or -inf; sampling met NaN")
+    logprobs = torch.where(action, chance, 1.0).log()
+    return Samples(
+        tokens=torch.cat([prompts, torch.where(action, drawn, pad_id)], 1),
+        attention_mask=torch.cat([mask, action], 1),
+        action_mask=torch.cat([torch.zeros_like(mask), action], 1),
+        logprobs=torch.cat([torch.zeros_like(logprobs[:, :1]).expand(-1, prompts.shape[1] - 1), logprobs], 1),
+        stop=tuple(StopReason.END if end else StopReason.LENGTH for end in ended.tolist()),
+        prompt_length=prompts.shape[1],
+        seed=seed,
+        temperature=temperature,
+        episodes=episodes,
+    )

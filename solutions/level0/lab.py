@@ -495,7 +495,67 @@ check(sft_loss)
 # %% [markdown]
 # ### Experiment C · Low loss, bad behaviour
 #
-# {{EXPERIMENT_C}}
+# Clone a writer of tiny film reviews with *your* `sft_loss`: a small decoder learns from demonstrations such as `the movie was very good . <end>`. The language has a
+# grammar, so that we can see exactly how much probability the policy gives to words that are **wrong** at each place.
+#
+# Then two questions about the same weights. *Teacher forcing:* after a prefix that the demonstrator wrote, how likely is a wrong next word? *Interaction:* after a
+# prefix that the policy wrote itself?
+#
+# **Predict before you run:** early in a review, do the two differ? Late in a review? And is the loss per token higher on held-out demonstrations or on the policy's own
+# samples?
+
+# %%
+prediction_c = ""
+
+# %% tags=["experiment"]
+from tqdm.auto import tqdm
+
+from course.figures.learning import curves
+from course.tasks import reviews
+from course.training.interaction import DEMONSTRATIONS, STEPS, measure_interaction, new_policy
+from course.training.sft import sft
+
+policy = new_policy(SEED)
+demonstrations = reviews.corpus(DEMONSTRATIONS, SEED)
+
+
+def token_loss(logits, tokens, mask):
+    return sft_loss(logits, tokens, mask, normalize="token")
+
+
+losses = []
+for step in tqdm(sft(policy, demonstrations, loss=token_loss, steps=STEPS, lr=3e-3, batch_size=32, seed=SEED), total=STEPS, desc="cloning"):
+    losses.append(step.loss)
+curves({"demonstrations": (range(len(losses)), losses)}, title="Cloning works: the loss falls", x="optimiser step", y="loss, nats per token")
+
+# %% tags=["experiment"]
+interaction = measure_interaction(policy, SEED, temperature=0.7)
+places = range(1, len(interaction["own_error"]) + 1)
+curves(
+    {
+        "after the demonstrator's words": (places, interaction["forced_error"].tolist()),
+        "after its own words": (places, interaction["own_error"].tolist()),
+    },
+    title="The same weights make more mistakes after their own words",
+    x="place in the review, tokens", y="chance that the next word is wrong",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+gap = interaction["own_error"] - interaction["forced_error"]
+third = len(gap) // 3
+agreement = float((interaction["recorded"] - interaction["recomputed"])[interaction["action_mask"]].abs().max())
+say(
+    f"**What came out.** The loss is {interaction['demo_loss']:.2f} nats per token on held-out demonstrations and {interaction['own_loss']:.2f} on the policy's own samples. A "
+    f"wrong next word is more likely by {float(gap[:third].mean()):.3f} after its own words early in a review, and by {float(gap[-third:].mean()):.3f} late: mistakes lead to places "
+    f"that no demonstration shows. You predicted: {prediction_c or 'nothing'}.\n\n"
+    f"And a check that should hold in every pipeline: log-probabilities noted *while sampling* at temperature {interaction['temperature']} and those of a teacher-forced pass over the "
+    f"same tokens at the same temperature differ by at most {agreement:.0e}. Score them at another temperature, or after an update, and they are those of another policy."
+)
+
+# %% [markdown]
+# **What the figure cannot show.** One seed; the late places are averages over the few reviews that are that long, and those of the two curves are not the same reviews. The size of the
+# gap belongs to this small policy, which was stopped early on purpose. That own prefixes differ from demonstrated ones holds for every cloned policy; how much it costs, you must
+# measure where it acts.
 
 # %% [markdown]
 # ## Part C · Bug hunt
