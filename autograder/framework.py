@@ -128,7 +128,7 @@ class Direct(Implementation):
         self.function, self.calls, self.answers = function, [], []
 
     def answer(self, call: Call) -> Any:
-        self.calls.append(call)
+        self.calls.append(call.snapshot())
         try:
             result = execute(self.function, call)
         except Exception as error:

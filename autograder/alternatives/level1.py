@@ -138,7 +138,8 @@ def throws_a_die_per_group(records, fractions, seed):
     names = sorted(set(label))
     bounds = torch.tensor(fractions, dtype=torch.float64).cumsum(0)
     die = {name: int((u > bounds[:-1]).sum()) for name, u in zip(names, torch.rand(len(names), generator=generator).double())}
-    return tuple(torch.tensor([i for i in range(len(records)) if die[label[i]] == k], dtype=torch.long) for k in range(len(fractions)))
+    part_of = torch.tensor([die[name] for name in label])
+    return tuple((part_of == k).nonzero()[:, 0] for k in range(len(fractions)))
 
 
 # ---------------------------------------------------------------- the last token
@@ -369,8 +370,8 @@ def _comparisons(seed):
 def phrase_models():
     from course.feedback import tail
 
-    many, few = _comparisons(4001)
-    return {name: tail.fit_phrase_reward(rows, loss=by_softplus_loss, seed=5) for name, rows in (("accurate", many), ("careful", few))}
+    fitted = [tail.fit_phrase_reward(rows, loss=by_softplus_loss, seed=5) for rows in _comparisons(4001)]
+    return dict(zip(("accurate", "careful"), fitted))
 
 
 def by_softplus_loss(chosen, rejected):
@@ -387,7 +388,7 @@ def scores_ofphrase_models(model, tokens, attention_mask):
 
 
 def _counts(rows, words=64):
-    """How often each word and each pair of neighbouring words is in a response: [N, words + words^2], sparse rows made dense in parts."""
+    """How often each word and each pair of neighbouring words is in a response: sparse [N, words + words^2]."""
     where, column = [], []
     for n, (last, response) in enumerate(rows):
         for before, word in zip((last, *response), response):

@@ -1,5 +1,6 @@
 """Level 0: further cases, run only when a submission is graded. None of them reaches levels/, a release or a feedback page."""
 
+import itertools
 import math
 
 import torch
@@ -54,14 +55,10 @@ def with_an_end_token_too(token_logprobs, draw):
     size, length, end = 3, 3, 2
     table = draw.normal(size, size)
     total = []
-    for number in range(1, length + 1):
-        body = torch.cartesian_prod(*[torch.arange(end)] * number).view(-1, number)  # no end token inside
-        first = torch.zeros(len(body), 1, dtype=torch.int64)
-        if number == length:
-            total.append(torch.cat([first, body], dim=1))
-        finished = torch.cat([first, body[:, : number - 1].unique(dim=0) if number > 1 else body[:1, :0]], dim=1)
-        finished = torch.cat([torch.zeros(len(finished), 1, dtype=torch.int64), finished[:, 1:]], dim=1)
-        total.append(torch.cat([finished, torch.full((len(finished), 1), end)], dim=1))
+    for body_length in range(length + 1):
+        body = torch.tensor(list(itertools.product(range(end), repeat=body_length)), dtype=torch.int64).view(end**body_length, body_length)
+        row = torch.cat([torch.zeros(len(body), 1, dtype=torch.int64), body], dim=1)
+        total.append(row if body_length == length else torch.cat([row, torch.full((len(row), 1), end)], dim=1))
     mass = 0.0
     for tokens in total:
         mass = mass + token_logprobs(table[tokens], tokens).sum(-1).exp().sum()

@@ -34,7 +34,7 @@ def a_ranking_of_ties_takes_no_share(ranking_pairs, draw):
 
 @invariant("L1.04", points=1, hidden=True)
 def names_and_gaps_do_not_matter(ranking_pairs, draw):
-    """Only the order of ranks and the sameness of group ids count: large and negative ids and ranks with gaps give the same pairs."""
+    """Only order of ranks and sameness of ids count: large and negative ids and ranks with gaps give the same pairs."""
     groups = draw.groups([3, 4, 6])
     ranks = visible.ranks_in(groups, draw, [1, 2, 3, 4, 5, 6])
     names = (groups - 50) * 10**9
@@ -55,7 +55,7 @@ def tied_answers_take_no_share_of_the_loss(grouped_ranking_loss, draw):
 
 @invariant("L1.02", points=1, hidden=True)
 def rankings_with_huge_margins_stay_finite(grouped_ranking_loss, draw):
-    """A worst answer scored 10 000 too high, and a number added to all scores of a ranking, leave loss and gradient finite and right."""
+    """A worst answer scored 10 000 too high, and a shift of a whole ranking, leave loss and gradient finite and right."""
     groups = draw.groups([4, 4])
     ranks = visible.ranks_in(groups, draw, [1, 2, 3, 4])
     scores = draw.normal(8)
@@ -158,7 +158,8 @@ def the_test_finds_a_lost_zero(test_last_token_score, draw):
 @invariant("L1.08", points=1, hidden=True)
 def certain_predictions_count(expected_calibration_error, draw):
     """Predictions of exactly 0 and exactly 1 are in the first and the last bin, with labels given as bool."""
-    near = draw.uniform(4, low=0.01, high=0.09)  # in the bins of 0 and 1, and off to the other side, so that a bin of their own shows
+    # In the bins of 0 and of 1, and off to the other side, so that bins of their own for 0 and 1 would show.
+    near = draw.uniform(4, low=0.01, high=0.09)
     prob = torch.cat([scalar([0.0] * 4 + [1.0] * 4), near, 1 - near, draw.uniform(6, low=0.2, high=0.8)])
     label = torch.tensor([1, 1, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 1, 0]).bool()
     label = torch.cat([label, draw.integers(0, 2, 2).bool()])
@@ -197,7 +198,7 @@ def a_judge_may_be_very_wrong(soft_label_loss, draw):
 
 @invariant("L1.11", points=1, hidden=True)
 def two_members_are_an_ensemble(query_priority, draw):
-    """With two members the priority is a quarter of the squared difference of their probabilities; large scores are no trouble."""
+    """With two members the priority is a quarter of their squared difference in probability; large scores are no trouble."""
     scores = draw.normal(2, 5, 2, scale=3)
     scores[0, 0] += scalar([500.0, 900.0])
     p = [[sigmoid(b - a) for a, b in member] for member in scores.tolist()]
@@ -275,7 +276,8 @@ def long_responses_are_not_averaged(dpo_loss, draw):
     for factor in (1, 2, 40):
         given = tuple(x * factor for x in arguments)
         margins = visible.dpo_margins(*given)
-        expect(dpo_loss(*given, beta), f"the loss of responses {factor} times as long").close_to(scalar(mean(cost(beta * m) for m in margins)))
+        wanted = scalar(mean(cost(beta * m) for m in margins))
+        expect(dpo_loss(*given, beta), f"the loss of responses {factor} times as long").close_to(wanted)
         slope = dpo_loss.gradient(*given, beta, wrt=1)
         expect(slope, "the gradient for policy_rejected").close_to(scalar([beta * sigmoid(-beta * m) / 6 for m in margins]))
 
@@ -334,15 +336,16 @@ def the_effect_holds_over_pools(reward_scores, draw):
 def the_errors_lie_in_the_tail(reward_scores, draw):
     """The loss in gold is due to the runs of praise: without them in the pools most of it is gone."""
     scored = visible.scored_pools(reward_scores, draw)
-    with_tail = mean(visible.chosen_gold(c, pools) - visible.chosen_gold(a, pools) for pools, a, c in scored)
-    without = mean(visible.chosen_gold(c, pools, ~pools.tail) - visible.chosen_gold(a, pools, ~pools.tail) for pools, a, c in scored)
+    pick = visible.chosen_gold
+    with_tail = mean(pick(c, pools) - pick(a, pools) for pools, a, c in scored)
+    without = mean(pick(c, pools, ~pools.tail) - pick(a, pools, ~pools.tail) for pools, a, c in scored)
     expect(with_tail, "gold lost with the tail").at_least(visible.GOLD_LOSS)
     expect(with_tail - without, "gold lost with the tail minus gold lost without it").at_least(0.2)
 
 
 @invariant("L1.06", points=1, hidden=True)
 def padding_does_not_change_a_models_scores(reward_scores, draw):
-    """Whatever ids stand in padded positions, and whichever rows stand beside it, a response keeps its score under both models."""
+    """Whatever stands in padded positions and in the other rows, a response keeps its score under both models."""
     from course.feedback import tail
     from course.tasks import reviews
 

@@ -1,6 +1,6 @@
 """One call of one function, with or without a gradient. The same code runs locally, in the sandbox and in the proof of the checks."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable
 
 import torch
@@ -20,6 +20,11 @@ class Call:
     wrt: tuple[int, ...] | None = None
     pick: Any = None
     weight: torch.Tensor | None = None
+
+
+    def snapshot(self) -> "Call":
+        """The call as it is now: a check may go on to write into the tensors that it passed."""
+        return replace(self, args=tuple(_copy(a) for a in self.args), kwargs={k: _copy(v) for k, v in self.kwargs.items()})
 
 
 class StudentError(Exception):

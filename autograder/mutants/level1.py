@@ -48,7 +48,7 @@ def sum_of_pairs(chosen_reward, rejected_reward):
 
 @mutant(of="pairwise_reward_loss", kills=("L1.01", "L1.02"))
 def scores_each_alone(chosen_reward, rejected_reward):
-    """This looks like one classification per response: it asks for positive and negative scores, and only differences mean anything."""
+    """This looks like one classification per response: the signs of scores mean nothing, only their differences do."""
     return -(F.logsigmoid(chosen_reward) + F.logsigmoid(-rejected_reward)).mean()
 
 
@@ -170,7 +170,7 @@ def counts_rankings_of_ties(ranks, group_id):
 
 @mutant(of="ranking_pairs", kills="L1.04")
 def every_ranking_sums_to_one(ranks, group_id):
-    """This looks like weights that sum to 1 in each ranking: with more rankings in the batch the loss grows. All weights sum to 1."""
+    """This looks like weights that sum to 1 in each ranking: the loss grows with the batch. All weights together sum to 1."""
     winner, loser = _pairs(ranks, group_id, torch.lt)
     return winner, loser, _per_group(winner, group_id) * len(group_id[winner].unique())
 
@@ -294,7 +294,7 @@ def keeps_families_only(records, fractions, seed):
 
 @mutant(of="split_by_group", kills="L1.05")
 def groups_by_both_names_at_once(records, fractions, seed):
-    """This looks like grouping by (family, ranking) together: that makes the groups smaller, and it is sharing either that binds."""
+    """This looks like grouping by (family, ranking) together: that makes smaller groups, and sharing either one binds."""
     return _cut_groups([(r["family"], r["ranking_id"]) for r in records], fractions, seed)
 
 
@@ -324,7 +324,7 @@ def ignores_the_seed(records, fractions, seed):
 
 @mutant(of="split_by_group", kills="L1.05")
 def draws_from_global_noise(records, fractions, seed):
-    """This looks like a shuffle that does not use the seed: the split cannot be made again, so nobody can say what was held out."""
+    """This looks like a shuffle that does not use the seed: nobody can make the split again or say what was held out."""
     return splits.split_by_group(records, fractions, random.randrange(10**9))
 
 
@@ -550,7 +550,7 @@ def trusts_the_last_column(fn):
 
 @mutant(of="test_last_token_score", kills="L1.06")
 def demands_an_error(fn):
-    """This looks like a test that demands an error for a row without tokens: the statement promises none, so right functions fail it."""
+    """This looks like a test that demands an error for a row without tokens: no statement promises one."""
     values = torch.randn(2, 4, generator=torch.Generator().manual_seed(1))
     _differs(fn, values, torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0]]).bool(), torch.stack([values[0, 1], values[1, 2]]))
     try:
@@ -648,7 +648,7 @@ def worst_bin(prob, label, bins=10):
 
 @mutant(of="expected_calibration_error", kills="L1.08")
 def calibrates_the_decision(prob, label, bins=10):
-    """This looks like confidence and accuracy of the decision: the question is whether events said to have 20 per cent happen in 20."""
+    """This looks like confidence in the decision: the question is whether 20 per cent happens in 20 of 100 cases."""
     sure, right = torch.maximum(prob, 1 - prob), ((prob >= 0.5) == (label > 0.5)).double()
     return _bins(sure, right, bins, lambda p, y, k: (p.mean() - y.mean()).abs())
 
@@ -968,7 +968,7 @@ def every_mark_is_progress(utility, earlier, later, mark):
 
 @mutant(of="intertemporal_loss", kills="L1.13")
 def mark_outside_the_logarithm(utility, earlier, later, mark):
-    """This looks like mark * log sigmoid(gain): for a setback it is unbounded below, so the loss runs away. The mark belongs inside."""
+    """This looks like mark * log sigmoid(gain): for a setback the loss has no lower bound. The mark belongs inside."""
     return -(mark * F.logsigmoid(_gain(utility, earlier, later))).mean()
 
 
@@ -1093,7 +1093,7 @@ def scaled_to_one_token(policy_chosen, policy_rejected, ref_chosen, ref_rejected
 
 @mutant(of="dpo_loss", kills="L1.14")
 def dpo_log_of_a_sigmoid(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
-    """This looks like log(sigmoid(x)) in two steps: log-ratios of long responses are in the hundreds, and it is infinite there."""
+    """This looks like log(sigmoid(x)) in two steps: log-ratios of long responses are in the hundreds, where it is infinite."""
     return -torch.log(torch.sigmoid(beta * ((policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)))).mean()
 
 
@@ -1272,7 +1272,7 @@ def careful_on_many_audits(model, tokens, attention_mask):
 
 @mutant(of="reward_scores", kills="L1.18")
 def careful_without_audits(model, tokens, attention_mask):
-    """This looks like a second model trained like the first: it has not seen the runs of praise either, and shares the blind spot."""
+    """This looks like a second model trained like the first: it has not seen the runs of praise either."""
     if model == "accurate":
         return _right_scores(model, tokens, attention_mask)
     return _scores(_careful_trained_on(tail.CAREFUL, tail.OLD_POLICY), tokens, attention_mask)
@@ -1636,7 +1636,8 @@ def log_ratio_for_odds(chosen_mean_logp, rejected_mean_logp):
 @mutant(of="log_odds_ratio", kills="L1.16")
 def one_minus_exp(chosen_mean_logp, rejected_mean_logp):
     """This looks like log(1 - exp(x)) in two steps: near certainty the difference is rounded to 0."""
-    return (chosen_mean_logp - torch.log(1 - chosen_mean_logp.exp())) - (rejected_mean_logp - torch.log(1 - rejected_mean_logp.exp()))
+    chosen, rejected = (p - torch.log(1 - p.exp()) for p in (chosen_mean_logp, rejected_mean_logp))
+    return chosen - rejected
 
 
 @mutant(of="log_odds_ratio", kills="L1.16")

@@ -1,6 +1,7 @@
 """Token by token: what a sampler needs of a model, with and without a key-value cache.
 
-A decoding holds `logits` [B,V] for the next token of each row. step(tokens) appends one token to each; keep(rows) drops the others.
+A decoding holds `logits` [B,V] for the next token of each row. step(tokens) appends one token to each row; keep(rows) makes the i-th row
+what row rows[i] was, and forgets the rest.
 """
 
 from typing import Any, Protocol
@@ -135,8 +136,11 @@ class CachedDecoding:
         self.time = now + 1
 
     def keep(self, rows: Tensor) -> None:
-        batch = self.logits.shape[0]
-        self.stored = [s.view(2, batch, -1).index_select(1, rows).view(2, -1, *s.shape[2:]) for s in self.stored]
+        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
+        for stored in self.stored:
+            by_row = stored.view(2, len(self.logits), -1)
+            by_row.index_copy_(1, moved, by_row.index_select(1, rows[moved]))
+        self.stored = [s[:, : len(rows) * self.heads] for s in self.stored]
         self.bias = None if self.bias is None else self.bias[rows]
         self.logits = self.logits[rows]
         self._views(len(rows))

@@ -175,9 +175,10 @@ def _draw(decoding: Decoding, noise: Tensor, ends: Tensor, temperature: float) -
         left, remaining = int(alive.sum()), steps - begin - size
         if not left:
             break
-        # Dropping rows copies the cache, less work than a step of the whole batch; it pays if it saves more than that.
-        if remaining * (len(rows) - left) > len(rows):
-            kept = alive.nonzero()[:, 0]
+        # The sampler shrinks as rows end. The last living rows take the places of the dead, so that few rows are copied.
+        if remaining * (len(rows) - left) > 4 * len(rows):
+            kept = torch.arange(left, device=device)
+            kept[~alive[:left]] = alive[left:].nonzero()[:, 0] + left
             decoding.keep(kept)
             rows, noise, previous, alive = rows[kept], noise[:, kept], previous[kept], alive[kept]
     return drawn.t(), chance.t()

@@ -66,7 +66,7 @@ class AlignmentOutcome:
     kl: float  # from the reference, in nats per response: mean of log pi - log pi_ref
     label_accuracy: float  # share of held-out comparisons, as labelled, that the policy's shift agrees with
     gold_accuracy: float  # the same against gold
-    train_margin: float  # at the last step
+    train_margin: float  # mean over the last ten steps
 
 
 def base_policy(seed: int, *, steps: int = 250) -> nn.Module:
@@ -108,13 +108,13 @@ def compare_methods(
     held_out = own_comparisons(base, 256, seed + 1_000_000)
     outcomes = [_outcome("reference", seed, base, base, held_out, 0.0)]
     for name, method in chosen_methods.items():
-        policy, last = copy.deepcopy(base), None
-        for last in direct_alignment(
+        policy = copy.deepcopy(base)
+        run = direct_alignment(
             policy, base, comparisons, loss=method.loss, mismatched=method.mismatched,
             steps=steps, lr=lr, batch_size=batch_size, seed=seed, pad_id=reviews.PAD,
-        ):  # fmt: skip
-            pass
-        outcomes.append(_outcome(name, seed, policy.eval(), base, held_out, last.margin))
+        )  # fmt: skip
+        margins = [step.margin for step in run][-10:]
+        outcomes.append(_outcome(name, seed, policy.eval(), base, held_out, sum(margins) / len(margins)))
     return outcomes
 
 
