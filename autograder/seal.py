@@ -31,7 +31,7 @@ def statement(id):
 __all__ = ["check", "statement"]
 '''
 
-MASK = '''"""Stands before the real package, which compiles grammars for 2.6 s whenever nbformat is imported; jsonschema does without it."""
+MASK = '''"""Stands before the real package, which compiles grammars for 2.6 s when nbformat is imported."""
 
 raise ImportError("left out here: it costs seconds and nothing needs it")
 '''

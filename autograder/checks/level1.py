@@ -10,20 +10,22 @@ import torch
 
 from autograder.framework import CheckFailed, Exercise, expect, invariant, rejects
 
+DETOURS = ("dpo_loss", "una_pair_loss", "pro_loss", "soft_label_loss", "intertemporal_loss")  # the package's own, by another door
+
 EXERCISES = (
-    Exercise("pairwise_reward_loss", "1.1", "A loss from comparisons", 15, 1, ("dpo_loss", "una_pair_loss", "pro_loss")),
-    Exercise("ranking_pairs", "1.2", "One ranking, one weight", 25, 3),
-    Exercise("grouped_ranking_loss", "1.3", "A loss from rankings", 15, 2, ("ranked_reward_model", "pro_loss")),
-    Exercise("split_by_group", "1.4", "What must stay together", 25, 3, ("GroupShuffleSplit", "GroupKFold")),
-    Exercise("last_token_score", "1.5", "Where a score is read", 15, 2),
-    Exercise("test_last_token_score", "1.6", "Bug hunt: the wrong token", 20, 3),
+    Exercise("pairwise_reward_loss", "1.1", "A loss from comparisons", 15, 1, DETOURS),
+    Exercise("last_token_score", "1.2", "Where a score is read", 15, 2),
+    Exercise("test_last_token_score", "1.3", "Bug hunt: the wrong token", 20, 3),
+    Exercise("ranking_pairs", "1.4", "One ranking, one weight", 25, 3),
+    Exercise("grouped_ranking_loss", "1.5", "A loss from rankings", 15, 2, ("ranked_reward_model", "pro_loss")),
+    Exercise("split_by_group", "1.6", "What must stay together", 25, 3, ("GroupShuffleSplit", "GroupKFold")),
     Exercise("expected_calibration_error", "1.7", "Is 80 per cent 80 per cent?", 20, 2, ("validation_report",)),
     Exercise("soft_label_loss", "1.8", "An AI judge's soft label", 15, 2),
     Exercise("query_priority", "1.9", "Where the ensemble disagrees", 10, 1),
     Exercise("select_queries", "1.10", "Choosing what to ask, on the record", 25, 3),
     Exercise("intertemporal_loss", "1.11", "Better than a moment ago", 15, 2),
-    Exercise("dpo_loss", "1.12", "A policy is a reward model", 20, 3, ("una_pair_loss", "pro_loss", "safe_dpo_loss")),
-    Exercise("optimal_policy", "1.13", "The best law under a KL penalty", 20, 3),
+    Exercise("optimal_policy", "1.12", "The best law under a KL penalty", 20, 3),
+    Exercise("dpo_loss", "1.13", "A policy is a reward model", 20, 3, ("una_pair_loss", "pro_loss", "safe_dpo_loss")),
     Exercise("reward_scores", "1.14", "Exit: better accuracy, worse choice", 30, 4, ("gold", "gold_parts", "legal_bigrams")),
 )
 

@@ -1,7 +1,7 @@
 """The sampler against transformers' generate, with equal weights and the same work, and against its bare matrix products.
 
-Both draw at temperature 1, stop at the same end token and give the log-probabilities of what they drew. Times are seconds per sampled
-token: medians over interleaved runs, one thread, no figure from another machine.
+Both draw at temperature 1, stop at the same end token and give the log-probabilities of what they drew. Times are the processor's, not
+the clock's, which counts the neighbours too: medians over interleaved runs of one thread.
 """
 
 import time
@@ -87,39 +87,42 @@ def _products(batch: int) -> Callable[[int], int]:
     c = CONFIG
     size, rows = c.width // c.heads, batch * c.heads
     shapes = ((c.width, 3 * c.width), (c.width, c.width), (c.width, 2 * c.mlp_width), (c.mlp_width, c.width))
+    Product = tuple[Tensor, Tensor, Tensor]
 
-    def operands(n: int, pairs) -> list[tuple[Tensor, Tensor, Tensor]]:
-        return [(torch.randn(n, i), torch.randn(i, o), torch.empty(n, o)) for i, o in pairs]
+    def layer(n: int, n_after: int) -> list[Product]:
+        counts = (n, n_after, n_after, n_after)
+        return [(torch.randn(m, i), torch.randn(i, o), torch.empty(m, o)) for m, (i, o) in zip(counts, shapes)]
 
-    prompt, prompt_last = operands(batch * PROMPT, shapes), operands(batch * PROMPT, shapes[:1]) + operands(batch, shapes[1:])
-    step, head = operands(batch, shapes), operands(batch, ((c.width, c.vocab_size),))
-    query, keys = torch.randn(rows, PROMPT, size), torch.randn(rows, PROMPT + RESPONSE, size)
+    # As in the sampler, the last layer makes only keys and values of the earlier prompt tokens.
+    prompt = [layer(batch * PROMPT, batch if last else batch * PROMPT) for last in _last(c.layers)]
+    step = [layer(batch, batch) for _ in range(c.layers)]
+    head = (torch.randn(batch, c.width), torch.randn(c.width, c.vocab_size), torch.empty(batch, c.vocab_size))
+    query = torch.randn(rows, PROMPT, size)
+    caches = [torch.randn(2, rows, PROMPT + RESPONSE, size) for _ in range(c.layers)]
 
-    def attention(queries: int, length: int) -> tuple[Tensor, ...]:
-        q, k = query[:, :queries], keys[:, :length]
-        return q, k.transpose(1, 2), torch.empty(rows, queries, length), k, torch.empty(rows, queries, size)
+    def attention(cache: Tensor, queries: int, length: int) -> tuple[Product, Product]:
+        keys, values, scores = cache[0, :, :length], cache[1, :, :length], torch.empty(rows, queries, length)
+        return (query[:, :queries], keys.transpose(1, 2), scores), (scores, values, torch.empty(rows, queries, size))
 
-    attentions = [attention(PROMPT, PROMPT), attention(1, PROMPT)] + [attention(1, PROMPT + i) for i in range(1, RESPONSE)]
-
-    def multiply(layer, q, across, scores, along, mixed) -> None:
-        for a, w, out in layer:
-            torch.mm(a, w, out=out)
-        torch.bmm(q, across, out=scores)
-        torch.bmm(scores, along, out=mixed)
+    attentions = [[attention(cache, 1 if last else PROMPT, PROMPT) for cache, last in zip(caches, _last(c.layers))]]
+    attentions += [[attention(cache, 1, PROMPT + i) for cache in caches] for i in range(1, RESPONSE)]
 
     @torch.no_grad()
     def run(_: int) -> int:
-        for number in range(c.layers):
-            last = number == c.layers - 1
-            multiply(prompt_last if last else prompt, *attentions[1 if last else 0])
-        torch.mm(*head[0][:2], out=head[0][2])
-        for shape in attentions[2:]:
-            for _layer in range(c.layers):
-                multiply(step, *shape)
-            torch.mm(*head[0][:2], out=head[0][2])
+        for position, pairs in enumerate(attentions):
+            for products, (scores, mixed) in zip(step if position else prompt, pairs):
+                for a, w, out in products:
+                    torch.mm(a, w, out=out)
+                for a, b, out in (scores, mixed):
+                    torch.bmm(a, b, out=out)
+            torch.mm(head[0], head[1], out=head[2])
         return batch * RESPONSE
 
     return run
+
+
+def _last(layers: int) -> list[bool]:
+    return [number == layers - 1 for number in range(layers)]
 
 
 def _interleaved(ours: Callable[[int], int], other: Callable[[int], int], rounds: int) -> tuple[float, float]:

@@ -75,19 +75,28 @@ class HuggingFaceDecoding:
         self.logits = output.logits[:, -1]
 
 
+class _Memory:
+    """Room for what one layer makes of n tokens, so that steps allocate nothing."""
+
+    def __init__(self, n: int, width: int, mlp_width: int, like: Tensor):
+        self.x, self.normed, self.length = like.new_empty(n, width), like.new_empty(n, width), like.new_empty(n, 1)
+        self.qkv, self.gate_up = like.new_empty(n, 3 * width), like.new_empty(n, 2 * mlp_width)
+        self.gate, self.up = self.gate_up.chunk(2, -1)
+
+
 class CachedDecoding:
     """The decoder with its keys and values kept: a step costs its matrix products and little else.
 
     What does not depend on the token is worked out once. Norm gains, the sqrt(width) of the norm and the 1/sqrt(head size) of attention
-    go into the weights that follow them; working memory is reused from step to step. Rotary attention depends on differences of
-    positions only, so columns serve as positions whatever the padding on the left.
+    go into the weights that follow them; working memory and the views into it are reused from step to step. Rotary attention depends
+    on differences of positions only, so columns serve as positions whatever the padding on the left.
     """
 
     def __init__(self, decoder: Decoder, prompts: Tensor, prompt_mask: Tensor, capacity: int):
         config = decoder.config
         if capacity > config.max_length:
             raise ValueError(f"prompts and new tokens must fit into max_length = {config.max_length}; got {capacity} columns")
-        self.heads, self.size, self.width = config.heads, config.width // config.heads, config.width
+        self.heads, self.size, self.width, self.mlp_width = config.heads, config.width // config.heads, config.width, config.mlp_width
         self.relu = config.activation == "relu"
         self.embedding = decoder.embedding.weight.detach()
         self.layers = [_folded(block, config.heads) for block in decoder.blocks]
@@ -105,35 +114,28 @@ class CachedDecoding:
         shape = (2, len(prompts) * self.heads, capacity, self.size)
         self.stored = [self.embedding.new_empty(shape) for _ in self.layers]
         self.time = prompts.shape[1]
-        self.logits = self._prompts(prompts)
         self._views(len(prompts))
+        self.logits = self._prompts(prompts)
 
     def step(self, tokens: Tensor) -> None:
-        x, normed, length, least, qkv, gate_up, gate, up = self.memory
-        mixed_qk, mixed_first, mixed_second, turned, turned_first, turned_second, query, new_key, new_value = self.turning
-        now = self.time
+        now, memory, x = self.time, self.memory, self.memory.x
+        mixed, mixed_first, mixed_second, turned, first, second, query, new_key, new_value = self.turning
         cos, sin = self.cos[now], self.sin[now]
         torch.index_select(self.embedding, 0, tokens, out=x)
         for (w_qkv, w_out, w_gate_up, w_down), (keys, values, across, along) in zip(self.layers, self.caches):
-            torch.linalg.vector_norm(x, dim=-1, keepdim=True, out=length)
-            torch.mm(torch.div(x, length.hypot_(least), out=normed), w_qkv, out=qkv)
-            torch.mul(mixed_qk, cos, out=turned)
-            turned_first.addcmul_(mixed_second, sin, value=-1)
-            turned_second.addcmul_(mixed_first, sin)
+            torch.mm(self._normed(memory), w_qkv, out=memory.qkv)
+            torch.mul(mixed, cos, out=turned)
+            first.addcmul_(mixed_second, sin, value=-1)
+            second.addcmul_(mixed_first, sin)
             keys.select(2, now).copy_(new_key)
             values.select(2, now).copy_(new_value)
             scores = torch.bmm(query, across.narrow(2, 0, now + 1))
             if self.row_bias is not None:
                 scores += self.row_bias[:, :, : now + 1]
-            mixed = torch.bmm(torch.softmax(scores, -1), along.narrow(1, 0, now + 1))
-            x.addmm_(mixed.view(x.shape), w_out)
-            torch.linalg.vector_norm(x, dim=-1, keepdim=True, out=length)
-            torch.mm(torch.div(x, length.hypot_(least), out=normed), w_gate_up, out=gate_up)
-            (gate.relu_() if self.relu else F.silu(gate, inplace=True)).mul_(up)
-            x.addmm_(gate, w_down)
-        torch.linalg.vector_norm(x, dim=-1, keepdim=True, out=length)
-        self.logits = torch.mm(torch.div(x, length.hypot_(least), out=normed), self.unembed)
-        self.time = now + 1
+            attended = torch.bmm(torch.softmax(scores, -1), along.narrow(1, 0, now + 1))
+            x.addmm_(attended.view(x.shape), w_out)
+            self._mlp(memory, w_gate_up, w_down)
+        self.time, self.logits = now + 1, torch.mm(self._normed(memory), self.unembed)
 
     def keep(self, rows: Tensor) -> None:
         moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
@@ -146,44 +148,48 @@ class CachedDecoding:
         self._views(len(rows))
 
     def _prompts(self, prompts: Tensor) -> Tensor:
-        (batch, time), heads = prompts.shape, self.heads
-        x = F.embedding(prompts, self.embedding)
+        (batch, time), heads, half = prompts.shape, self.heads, self.size // 2
         mask = None
         if self.bias is not None:
-            later = torch.ones(time, time, dtype=torch.bool, device=x.device).triu(1)
-            mask = self.bias[:, None, None, :time].masked_fill(later, torch.finfo(x.dtype).min / 2)
+            later = torch.ones(time, time, dtype=torch.bool, device=prompts.device).triu(1)
+            mask = self.bias[:, None, None, :time].masked_fill(later, torch.finfo(self.bias.dtype).min / 2)
         cos, sin = self.cos[:time], self.sin[:time]
-        half = self.size // 2
+        memory = _Memory(batch * time, self.width, self.mlp_width, self.embedding)
+        torch.index_select(self.embedding, 0, prompts.flatten(), out=memory.x)
         for number, ((w_qkv, w_out, w_gate_up, w_down), stored) in enumerate(zip(self.layers, self.stored)):
-            mixed = (self._normed(x) @ w_qkv).view(batch, time, 3, heads, self.size).permute(2, 0, 3, 1, 4)
+            torch.mm(self._normed(memory), w_qkv, out=memory.qkv)
+            mixed = memory.qkv.view(batch, time, 3, heads, self.size).permute(2, 0, 3, 1, 4)
             turned = mixed[:2] * cos
             turned[..., :half].addcmul_(mixed[:2, ..., half:], sin, value=-1)
             turned[..., half:].addcmul_(mixed[:2, ..., :half], sin)
             q, k, v = turned[0], turned[1], mixed[2]
-            stored[0].view(batch, heads, -1, self.size)[:, :, :time] = k
-            stored[1].view(batch, heads, -1, self.size)[:, :, :time] = v
+            keys, values = stored.view(2, batch, heads, -1, self.size)[:, :, :, :time]
+            keys.copy_(k), values.copy_(v)
             if number == len(self.layers) - 1:
                 # Nobody asks what the last layer makes of earlier prompt tokens: keys and values are all they leave there.
-                q, x = q[:, :, -1:], x[:, -1:]
-                mask = None if mask is None else mask[:, :, -1:]
-            mixed = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None and q.shape[2] > 1, scale=1.0)
-            x = x + mixed.transpose(1, 2).reshape(x.shape) @ w_out
-            gate, up = (self._normed(x) @ w_gate_up).chunk(2, -1)
-            x = x + (F.relu(gate) if self.relu else F.silu(gate)) * up @ w_down
-        return self._normed(x[:, -1]) @ self.unembed
+                q, mask = q[:, :, -1:], None if mask is None else mask[:, :, -1:]
+                self.memory.x.copy_(memory.x.view(batch, time, -1)[:, -1])
+                memory = self.memory
+            attended = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None and q.shape[2] > 1, scale=1.0)
+            memory.x.addmm_(attended.transpose(1, 2).reshape(memory.x.shape), w_out)
+            self._mlp(memory, w_gate_up, w_down)
+        return torch.mm(self._normed(memory), self.unembed)
 
-    def _normed(self, x: Tensor) -> Tensor:
-        return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot_(self.least)
+    def _normed(self, memory: _Memory) -> Tensor:
+        length = torch.linalg.vector_norm(memory.x, dim=-1, keepdim=True, out=memory.length)
+        return torch.div(memory.x, length.hypot_(self.least), out=memory.normed)
+
+    def _mlp(self, memory: _Memory, w_gate_up: Tensor, w_down: Tensor) -> None:
+        torch.mm(self._normed(memory), w_gate_up, out=memory.gate_up)
+        gate = memory.gate.relu_() if self.relu else F.silu(memory.gate, inplace=True)
+        memory.x.addmm_(gate.mul_(memory.up), w_down)
 
     def _views(self, batch: int) -> None:
-        """Working memory for a batch of this size, with all views that a step needs: making one costs as much as a small product."""
-        heads, width, half = self.heads, self.width, self.size // 2
-        new = self.embedding.new_empty
-        x, normed, length, qkv = new(batch, width), new(batch, width), new(batch, 1), new(batch, 3 * width)
-        gate_up = new(batch, self.layers[0][2].shape[1])
-        self.memory = (x, normed, length, self.least, qkv, gate_up, *gate_up.chunk(2, -1))
-        mixed = qkv.view(batch, 3, heads, self.size).transpose(0, 1)
-        turned = new(2, batch, heads, self.size)
+        """Working memory for a batch of this size and all views that do not change: making one costs as much as a small product."""
+        heads, half = self.heads, self.size // 2
+        self.memory = _Memory(batch, self.width, self.mlp_width, self.embedding)
+        mixed = self.memory.qkv.view(batch, 3, heads, self.size).transpose(0, 1)
+        turned = self.embedding.new_empty(2, batch, heads, self.size)
         self.turning = (
             mixed[:2], mixed[:2, ..., :half], mixed[:2, ..., half:], turned, turned[..., :half], turned[..., half:],
             turned[0].view(-1, 1, self.size), turned[1], mixed[2],

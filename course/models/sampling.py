@@ -150,26 +150,27 @@ def _draw(decoding: Decoding, noise: Tensor, ends: Tensor, temperature: float) -
     chance = torch.ones(steps, batch, device=device)
     rows = torch.arange(batch, device=device)  # those that are still computed
     alive = torch.ones(batch, dtype=torch.bool, device=device)  # which of them have not ended
-    noise = noise.t().contiguous()
+    noise = noise.t().contiguous()[..., None]
     previous = None
     for begin in range(0, steps, CHUNK):
         size = min(CHUNK, steps - begin)
-        tokens = torch.empty(size, len(rows), dtype=torch.int64, device=device)
-        picked = torch.ones(size, len(rows), device=device)
+        tokens = torch.empty(size, len(rows), 1, dtype=torch.int64, device=device)
+        picked = torch.ones(size, len(rows), 1, device=device)
         for token, level, probability in zip(tokens, noise[begin:], picked):
             if previous is not None:
-                decoding.step(previous)
+                decoding.step(previous[:, 0])
             previous = token
             if temperature == 0:
-                torch.argmax(decoding.logits, -1, out=token)
+                torch.argmax(decoding.logits, -1, keepdim=True, out=token)
                 continue
             logits = decoding.logits if temperature == 1 else decoding.logits / temperature
             law = torch.softmax(logits, -1, dtype=torch.float32)
             below = law.cumsum(-1)
             # The first token at which the running total reaches u of the whole; as u > 0, never one without probability.
-            torch.searchsorted(below, (level * below[:, -1])[:, None], out=token[:, None])
+            torch.searchsorted(below, level * below.narrow(1, last, 1), out=token)
             token.clamp_(max=last)  # NaN would point behind the vocabulary; _record refuses it
-            torch.gather(law, 1, token[:, None], out=probability[:, None])
+            torch.gather(law, 1, token, out=probability)
+        tokens, picked = tokens[..., 0], picked[..., 0]
         drawn[begin : begin + size, rows], chance[begin : begin + size, rows] = tokens, picked
         alive &= ~ends[tokens].any(0)
         left, remaining = int(alive.sum()), steps - begin - size

@@ -286,7 +286,8 @@ sliders(
 # Two promises hang on $S_t$. **Causality:** nothing at or before $t$ may depend on a later token, or the log-probabilities of the last
 # exercise are not probabilities of anything. **Padding:** rows of a batch have different lengths and are padded, on the left for
 # sampling and often on the right for training; a row must come out as if it were alone. A query that may see no key at all (padding on
-# the left) gives zeros, never NaN.
+# the left) gives zeros, never NaN. Padded keys and values may hold anything, NaN included; they must reach neither an output nor a
+# gradient at a real position.
 
 # %% ng="solution:causal_attention"
 def causal_attention(q, k, v, key_mask):
@@ -300,12 +301,13 @@ def causal_attention(q, k, v, key_mask):
     time = q.shape[-2]
     causal = torch.ones(time, time, dtype=torch.bool, device=q.device).tril()
     allowed = causal & key_mask.bool()[:, None, None, :]
+    real = key_mask.bool()[:, None, :, None]
+    k, v = k.masked_fill(~real, 0.0), v.masked_fill(~real, 0.0)  # padding may hold anything, also NaN
     scores = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
     lonely = ~allowed.any(-1, keepdim=True)
     scores = scores.masked_fill(~allowed & ~lonely, -math.inf)  # a lonely query keeps finite scores and is zeroed below
     weights = torch.softmax(scores, dim=-1).masked_fill(~allowed, 0.0)
-    values = v.masked_fill(~key_mask.bool()[:, None, :, None], 0.0)  # padding may hold anything, also NaN
-    return weights @ values
+    return weights @ v
     ### END SOLUTION
 
 
@@ -316,11 +318,11 @@ check(causal_attention)
 # <details><summary>Hint 1: a question</summary> Which entries of the T by T table of scores are allowed in row t? What does a softmax over
 # no entries give? </details>
 # <details><summary>Hint 2: where to look</summary> <code>torch.ones(T, T).tril()</code> for causality, <code>key_mask[:, None, None, :]</code>
-# for padding; forbidden scores become -inf <i>before</i> the softmax. A row of only -inf gives NaN: treat it. Padded values may hold NaN,
-# and 0 times NaN is NaN. </details>
+# for padding; forbidden scores become -inf <i>before</i> the softmax. A row of only -inf gives NaN: treat it. Padded keys and values may
+# hold NaN, and 0 times NaN is NaN, in the gradient too. </details>
 # <details><summary>Hint 3: almost code</summary> <code>allowed = causal &amp; key_mask[:, None, None, :]</code>;
-# <code>scores.masked_fill(~allowed, -inf)</code> except in rows where nothing is allowed; after the softmax set forbidden weights to 0; set
-# padded values to 0 before multiplying. </details>
+# set padded keys and values to 0 first; <code>scores.masked_fill(~allowed, -inf)</code> except in rows where nothing is allowed; after the
+# softmax set forbidden weights to 0. </details>
 
 # %% [markdown]
 # {{card action_mask}}

@@ -818,17 +818,17 @@ study_pairs = own_comparisons(base, 400, SEED + 21)
 study = {}
 for name, method in tqdm(methods(dpo_loss).items(), desc="methods"):
     reference_row, study[name] = compare_methods(base, study_pairs, {name: method}, seed=SEED)
+longer = [name for name, row in study.items() if row.length > reference_row.length + 1]
 preferences.methods(
     {name: (row.gold, row.length) for name, row in study.items()},
     (reference_row.gold, reference_row.length),
-    title="All five learn the taste for length along with the taste for quality",
+    title=f"{len(longer)} of {len(study)} methods write longer reviews than the reference, as the annotator liked",
 )
 
 # %% tags=["experiment"]
-longer = [name for name, row in study.items() if row.length > reference_row.length]
 better = [name for name, row in study.items() if row.gold > reference_row.gold]
 say(
-    f"**What came out.** The reference writes {reference_row.length:.1f} tokens with gold {reference_row.gold:.2f}. Longer reviews: "
+    f"**What came out.** The reference writes {reference_row.length:.1f} tokens with gold {reference_row.gold:.2f}. Longer by more than a token: "
     f"{', '.join(longer) or 'none'}. Better gold: {', '.join(better) or 'none'}. You predicted: {prediction_e or 'nothing'}.\n\n"
     "| method | gold | length | KL from the reference, nats | agrees with held-out labels | agrees with gold |\n|---|---|---|---|---|---|\n"
     + "\n".join(
