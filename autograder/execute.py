@@ -40,7 +40,7 @@ def execute(notebook: Path, target: Path, *, fast: bool = False) -> dict[str, An
     tagged = any("parameters" in cell.metadata.get("tags", []) for cell in nbformat.read(notebook, 4).cells)
     command += ["-p", "FAST", str(fast)] if tagged else []
     started = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "MPLBACKEND": "Agg"})
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         log, _ = process.communicate(timeout=MINUTES * 60)
     except subprocess.TimeoutExpired:

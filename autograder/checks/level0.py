@@ -30,6 +30,11 @@ INF = math.inf
 # ---------------------------------------------------------------- slow twins: numbers, not tensors
 
 
+def exact(numbers):
+    """Python's numbers as a tensor, none of their digits lost."""
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
 def each_row(function, *tensors):
     """function(list, ...) on the last dimension of every tensor, entry by entry."""
     shape = tensors[0].shape
@@ -58,14 +63,14 @@ def slow_kl(p, q):
 def twin(function, *tensors):
     """A slow twin as a float64 tensor: [..., V] -> [..., V] or [...]."""
     values, shape = each_row(function, *tensors)
-    out = torch.tensor(values, dtype=torch.float64)
+    out = exact(values)
     return out.reshape(shape if out.dim() == 2 else shape[:-1])
 
 
 def slow_token_logprobs(logits, tokens):
     logp = twin(slow_log_softmax, logits)
     rows = [[float(logp[b, t, tokens[b, t + 1]]) for t in range(tokens.shape[1] - 1)] for b in range(len(tokens))]
-    return torch.tensor(rows, dtype=torch.float64).reshape(len(tokens), -1)
+    return exact(rows).reshape(len(tokens), -1)
 
 
 def slow_attention(q, k, v, key_mask):
@@ -213,7 +218,7 @@ def entropy_has_the_right_values(entropy, draw):
 def uniform_and_certain_laws(entropy, draw):
     """entropy is log V for a uniform law and 0 for a certain one"""
     size = draw.number(3, 9)
-    expect(entropy(draw.normal(4, 1).expand(4, size).clone()), "entropy of a uniform law").close_to(torch.full((4,), math.log(size)).double())
+    expect(entropy(draw.normal(4, 1).expand(4, size).clone()), "entropy of a uniform law").close_to(exact([math.log(size)] * 4))
     certain = torch.full((3, size), -INF, dtype=torch.float64)
     certain[:, draw.number(0, size)] = 1.5
     got = entropy(certain)
@@ -260,7 +265,7 @@ def kl_where_a_law_has_no_mass(kl_divergence, draw):
 
 # ---------------------------------------------------------------- 0.5 kl_estimates
 
-P, Q = torch.tensor([0.99, 0.01]).double(), torch.tensor([0.5, 0.5]).double()
+P, Q = exact([0.99, 0.01]), exact([0.5, 0.5])
 
 
 @invariant("L0.05", points=1, anchor=True)
@@ -269,19 +274,19 @@ def the_three_estimates_have_the_right_values(kl_estimates, draw):
     logp, logq = -draw.uniform(3, 4, low=0.01, high=4), -draw.uniform(3, 4, low=0.01, high=4)
     d = (logp - logq).flatten().tolist()
     wanted = {"k1": d, "k2": [x * x / 2 for x in d], "k3": [math.exp(-x) - 1 + x for x in d]}
-    expect(kl_estimates(logp, logq), "kl_estimates").close_to({k: torch.tensor(v).double().view(3, 4) for k, v in wanted.items()}, rtol=1e-7)
+    expect(kl_estimates(logp, logq), "kl_estimates").close_to({k: exact(v).view(3, 4) for k, v in wanted.items()}, rtol=1e-7)
 
 
 @invariant("L0.05", points=1)
 def k1_and_k3_have_the_right_mean_and_k2_does_not(kl_estimates, draw):
     """over the whole law, k1 and k3 average to the exact KL and k2 does not"""
     p, q = (draw.normal(5).log_softmax(-1) for _ in range(2))
-    got, exact = kl_estimates(p, q), slow_kl(p.tolist(), q.tolist())
+    got, kl = kl_estimates(p, q), exact(slow_kl(p.tolist(), q.tolist()))
     mean = {name: (p.exp() * got[name]).sum() for name in ("k1", "k2", "k3")}
-    expect(mean["k1"], "the mean of k1").close_to(exact, rtol=1e-5)
-    expect(mean["k3"], "the mean of k3").close_to(exact, rtol=1e-5)
+    expect(mean["k1"], "the mean of k1").close_to(kl, rtol=1e-5)
+    expect(mean["k3"], "the mean of k3").close_to(kl, rtol=1e-5)
     slow_k2 = math.fsum(math.exp(a) * (a - b) ** 2 / 2 for a, b in zip(p.tolist(), q.tolist()))
-    expect(mean["k2"], "the mean of k2").close_to(slow_k2, rtol=1e-5)
+    expect(mean["k2"], "the mean of k2").close_to(exact(slow_k2), rtol=1e-5)
 
 
 @invariant("L0.05", points=0.5)
@@ -415,10 +420,10 @@ def the_mean_of_what_is_kept(masked_mean, draw):
     """the mean over the entries whose mask is 1, over everything and along a dimension"""
     x, mask = draw.normal(4, 6) + 2, draw.mask(4, 6)
     for form in (mask, mask.long(), mask.double()):
-        expect(masked_mean(x, form), "masked_mean(x, mask)").close_to(slow_masked_mean(x, mask), rtol=1e-7)
+        expect(masked_mean(x, form), "masked_mean(x, mask)").close_to(exact(slow_masked_mean(x, mask)), rtol=1e-7)
     for dim in (0, 1, -1):
         pairs = zip(x.unbind(1 - dim % 2), mask.unbind(1 - dim % 2))
-        wanted = torch.tensor([slow_masked_mean(*pair) for pair in pairs]).double()
+        wanted = exact([slow_masked_mean(*pair) for pair in pairs])
         expect(masked_mean(x, mask, dim), f"masked_mean(x, mask, dim={dim})").close_to(wanted, rtol=1e-7)
 
 
@@ -426,8 +431,8 @@ def the_mean_of_what_is_kept(masked_mean, draw):
 def a_full_mask_is_the_plain_mean(masked_mean, draw):
     """under a full mask it is the plain mean, in value and gradient"""
     x, full = draw.normal(3, 5), torch.ones(3, 5, dtype=torch.bool)
-    expect(masked_mean(x, full)).close_to(math.fsum(x.flatten().tolist()) / 15, rtol=1e-7)
-    expect(masked_mean.gradient(x, full), "the gradient").close_to(torch.full((3, 5), 1 / 15).double(), rtol=1e-6)
+    expect(masked_mean(x, full)).close_to(exact(math.fsum(x.flatten().tolist()) / 15), rtol=1e-7)
+    expect(masked_mean.gradient(x, full), "the gradient").close_to(exact([[1 / 15] * 5] * 3), rtol=1e-6)
 
 
 @invariant("L0.08", points=1)
@@ -436,7 +441,7 @@ def an_empty_mask_gives_zero(masked_mean, draw):
     x, mask = draw.normal(3, 4), draw.mask(3, 4)
     mask[1] = False
     expect(masked_mean(x, torch.zeros(3, 4).bool()), "the mean of nothing").equals(0.0)
-    wanted = torch.tensor([slow_masked_mean(a, m) for a, m in zip(x, mask)]).double()
+    wanted = exact([slow_masked_mean(a, m) for a, m in zip(x, mask)])
     expect(masked_mean(x, mask, 1), "row means with an empty row").close_to(wanted, rtol=1e-7)
     expect(masked_mean.gradient(x, torch.zeros(3, 4).bool()), "the gradient under an empty mask").equals(0.0)
 
@@ -448,7 +453,7 @@ def what_is_masked_never_arrives(masked_mean, draw):
     wanted = slow_masked_mean(x, mask)
     hidden = (~mask).nonzero()
     x[tuple(hidden[0])], x[tuple(hidden[1])], x[tuple(hidden[2])] = math.nan, INF, -INF
-    expect(masked_mean(x, mask), "the mean").close_to(wanted, rtol=1e-7)
+    expect(masked_mean(x, mask), "the mean").close_to(exact(wanted), rtol=1e-7)
     gradient = masked_mean.gradient(x, mask)
     expect(gradient, "the gradient").close_to(mask.double() / int(mask.sum()), rtol=1e-6)
 
@@ -485,7 +490,7 @@ def the_three_losses_have_the_right_values(sft_loss, draw):
     logits, tokens, mask = sft_case(draw)
     for how in HOW:
         for form in (mask, mask.long()):
-            expect(sft_loss(logits, tokens, form, normalize=how), f'sft_loss(normalize="{how}")').close_to(slow_sft(logits, tokens, mask, how), 1e-7)
+            expect(sft_loss(logits, tokens, form, normalize=how), f'sft_loss(normalize="{how}")').close_to(exact(slow_sft(logits, tokens, mask, how)), 1e-7)
 
 
 @invariant("L0.09", points=1)
@@ -494,9 +499,9 @@ def the_worked_example(sft_loss, draw):
     logits = torch.zeros(1, 3, 4, dtype=torch.float64)
     logits[0, 0, 2:] = -INF  # two equally likely tokens, then four
     tokens, mask = torch.tensor([[3, 1, 2]]), torch.tensor([[0, 1, 1]])
-    expect(sft_loss(logits, tokens, mask, normalize="sum"), "the sum").close_to(math.log(8), rtol=1e-6)
+    expect(sft_loss(logits, tokens, mask, normalize="sum"), "the sum").close_to(exact(math.log(8)), rtol=1e-6)
     for how in ("token", "record"):
-        expect(sft_loss(logits, tokens, mask, normalize=how), f'the mean ("{how}")').close_to(math.log(8) / 2, rtol=1e-6)
+        expect(sft_loss(logits, tokens, mask, normalize=how), f'the mean ("{how}")').close_to(exact(math.log(8) / 2), rtol=1e-6)
 
 
 @invariant("L0.09", points=1)
@@ -506,8 +511,8 @@ def the_weights_of_both_means_sum_to_one(sft_loss, draw):
     logits, tokens = torch.zeros(3, 6, size, dtype=torch.float64), draw.integers(0, size, 3, 6)
     mask = torch.tensor([[0, 1, 1, 1, 1, 1], [0, 1, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0]])
     for how in ("token", "record"):
-        expect(sft_loss(logits, tokens, mask, normalize=how), f'"{how}" with equal costs').close_to(math.log(size), rtol=1e-7)
-    expect(sft_loss(logits, tokens, mask, normalize="sum"), '"sum" with equal costs').close_to(6 * math.log(size), rtol=1e-7)
+        expect(sft_loss(logits, tokens, mask, normalize=how), f'"{how}" with equal costs').close_to(exact(math.log(size)), rtol=1e-7)
+    expect(sft_loss(logits, tokens, mask, normalize="sum"), '"sum" with equal costs').close_to(exact(6 * math.log(size)), rtol=1e-7)
 
 
 @invariant("L0.09", points=1)
@@ -538,7 +543,7 @@ def spoiled_logits_behind_the_mask(sft_loss, draw):
     spoiled[1] = math.nan
     spoiled[0, 1] = math.nan  # predicts token 2 of row 0, which is masked
     for how in HOW:
-        expect(sft_loss(spoiled, tokens, mask, normalize=how), f'"{how}" with NaN behind the mask').close_to(slow_sft(logits, tokens, mask, how), 1e-7)
+        expect(sft_loss(spoiled, tokens, mask, normalize=how), f'"{how}" with NaN behind the mask').close_to(exact(slow_sft(logits, tokens, mask, how)), 1e-7)
         expect(sft_loss(logits, tokens, torch.zeros_like(mask), normalize=how), f'"{how}" of nothing').equals(0.0)
 
 
@@ -595,7 +600,7 @@ def right_by_weights(logits, tokens, mask, normalize):
     per_row = counted.sum(1, keepdim=True)
     weight = {"sum": 1.0, "token": 1.0 / max(int(counted.sum()), 1)}.get(normalize)
     if weight is None:
-        weight = (1.0 / per_row.clamp_min(1) / max(int((per_row > 0).sum()), 1)).expand(counted.shape)[counted].to(logits.dtype)
+        weight = (1.0 / per_row.clamp_min(1).double() / max(int((per_row > 0).sum()), 1)).expand(counted.shape)[counted].to(logits.dtype)
     at = counted.nonzero()
     z = logits[at[:, 0], at[:, 1] - 1]
     z = z.float() if z.element_size() == 2 else z
@@ -667,7 +672,7 @@ def positions_and_total_of_the_actions(find_actions, draw):
         positions, total = slow_find_actions(transcript, policy)
         got = find_actions(transcript, policy)
         expect(got[0], "the positions").close_to(positions)
-        expect(got[1], "the total log-probability").close_to(torch.tensor(total).double(), rtol=1e-5)
+        expect(got[1], "the total log-probability").close_to(exact(total), rtol=1e-5)
 
 
 @invariant("L0.13", points=1)

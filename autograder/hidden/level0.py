@@ -7,7 +7,7 @@ import math
 import torch
 
 from autograder.checks.level0 import (
-    HOW, INF, P, Q, must_catch, on_a_grid, sft_case, shifted_the_wrong_way, slope, slow_attention, slow_entropy, slow_find_actions, slow_kl, slow_layout,
+    HOW, INF, P, Q, exact, must_catch, on_a_grid, sft_case, shifted_the_wrong_way, slope, slow_attention, slow_entropy, slow_find_actions, slow_kl, slow_layout,
     slow_log_softmax, slow_sft, small_policy, twin,
 )  # fmt: skip
 from autograder.framework import CheckFailed, expect, invariant
@@ -46,7 +46,7 @@ def all_responses_together_have_probability_one(token_logprobs, draw):
     responses = torch.cartesian_prod(*[torch.arange(size)] * length)
     tokens = torch.cat([torch.full((len(responses), 1), draw.number(0, size)), responses], dim=1)
     got = token_logprobs(logits_of(tokens), tokens)
-    expect(got.sum(-1).exp().sum(), "the probability of all responses together").close_to(1.0, rtol=1e-6)
+    expect(got.sum(-1).exp().sum(), "the probability of all responses together").close_to(exact(1.0), rtol=1e-5)
 
 
 @invariant("L0.02", points=0.5, hidden=True)
@@ -59,7 +59,7 @@ def with_an_end_token_too(token_logprobs, draw):
         cut = [[0, *body] for body in itertools.product(range(end), repeat=n)] if n == length else []
         tokens = torch.tensor(finished + cut)
         mass = mass + token_logprobs(table[tokens], tokens).sum(-1).exp().sum()
-    expect(mass, "the probability of all responses together").close_to(1.0, rtol=1e-5)
+    expect(mass, "the probability of all responses together").close_to(exact(1.0), rtol=1e-5)
 
 
 @invariant("L0.03", points=0.5, hidden=True)
@@ -81,7 +81,7 @@ def entropy_ignores_a_shift(entropy, draw):
 @invariant("L0.04", points=0.5, hidden=True)
 def kl_is_not_symmetric(kl_divergence, draw):
     """the two directions differ as they should, on laws where they are far apart"""
-    p, q = torch.tensor([[4.0, 0.0, 0.0]]).double() + draw.normal(1, 3, scale=0.1), draw.normal(1, 3, scale=0.1)
+    p, q = exact([[4.0, 0.0, 0.0]]) + draw.normal(1, 3, scale=0.1), draw.normal(1, 3, scale=0.1)
     expect(kl_divergence(p, q), "KL(p||q)").close_to(twin(slow_kl, p, q), rtol=1e-7)
     expect(kl_divergence(q, p), "KL(q||p)").close_to(twin(slow_kl, q, p), rtol=1e-7)
 
@@ -112,8 +112,8 @@ def the_spread_of_k1_and_k3(kl_estimates, draw):
     k3 = [math.exp(-x) - 1 + x for x in d]
     for got, values, golden in ((far[0], d, 0.21), (far[1], k3, 19.96)):
         mean = sum(a * x for a, x in zip(P.tolist(), values))
-        exact = sum(a * (x - mean) ** 2 for a, x in zip(P.tolist(), values))
-        expect(got, "the variance").close_to(exact, rtol=1e-6)
+        variance = sum(a * (x - mean) ** 2 for a, x in zip(P.tolist(), values))
+        expect(got, "the variance").close_to(exact(variance), rtol=1e-5)
         expect(got, "the variance").close_to(golden, rtol=0.01)
     base = draw.normal(5)
     near = spread(base.softmax(-1), (base + draw.normal(5, scale=0.02)).softmax(-1))
@@ -127,7 +127,7 @@ def what_each_estimate_teaches_as_a_loss(kl_estimates, draw):
     p, q = p_logits.softmax(-1), q_logits.softmax(-1)
     logp, logq = p.log(), q.log()
     kl = float((p * (logp - logq)).sum())
-    wanted = {"k1": torch.zeros(4).double(), "k2": p * (logp - logq - kl), "k3": p - q}
+    wanted = {"k1": torch.zeros(4, dtype=torch.float64), "k2": p * (logp - logq - kl), "k3": p - q}
     for name, gradient in wanted.items():
         # d/dlogp of the estimate at each outcome, weighted by p, then through the softmax: sum_y p_y g_y (1[y = i] - p_i)
         weighted = kl_estimates.gradient(logp, logq, wrt=0, pick=name, weight=p)
@@ -138,15 +138,15 @@ def what_each_estimate_teaches_as_a_loss(kl_estimates, draw):
 @invariant("L0.05", points=0.5, hidden=True)
 def truncated_sampling_breaks_the_agreement(kl_estimates, draw):
     """with top-p sampling the sampled law is another one: the mean of k1 over it is not the KL"""
-    p = torch.tensor([0.6, 0.25, 0.1, 0.05]).double()
+    p = exact([0.6, 0.25, 0.1, 0.05])
     q = draw.normal(4, scale=0.3).softmax(-1)
-    kept = torch.tensor([1.0, 1.0, 0.0, 0.0]).double() * p
+    kept = exact([1.0, 1.0, 0.0, 0.0]) * p
     kept = kept / kept.sum()
     got = kl_estimates(p.log(), q.log())["k1"]
-    sampled, exact = (kept * got).sum(), slow_kl(p.log().tolist(), q.log().tolist())
+    sampled, kl = (kept * got).sum(), slow_kl(p.log().tolist(), q.log().tolist())
     slow = sum(a * math.log(b / c) for a, b, c in zip(kept.tolist(), p.tolist(), q.tolist()) if a > 0)
-    expect(sampled, "the mean of k1 under top-p sampling").close_to(slow, rtol=1e-5)
-    expect(sampled, "the mean of k1 under top-p sampling").differs_from(exact, by=1e-3)
+    expect(sampled, "the mean of k1 under top-p sampling").close_to(exact(slow), rtol=1e-5)
+    expect(sampled, "the mean of k1 under top-p sampling").differs_from(kl, by=1e-3)
 
 
 @invariant("L0.06", points=1, hidden=True)
@@ -157,7 +157,7 @@ def padding_may_hold_anything(causal_attention, draw):
     real = mask[:, None, :, None]
     clean = slow_attention(q, k, v, mask)
     k = torch.where(real, k, 1e6)
-    v = torch.where(real, v, torch.tensor([math.nan, INF])[:, None, None, None].double())
+    v = torch.where(real, v, exact([math.nan, INF])[:, None, None, None])
     got = causal_attention(q, k, v, mask)
     expect(torch.where(real, got, 0.0), "the output beside spoiled padding").close_to(torch.where(real, clean, 0.0), rtol=1e-6)
     weight = real.double().expand(2, 2, 4, 3).clone()
@@ -221,12 +221,12 @@ def splitting_a_batch_adds_up(sft_loss, draw):
     """the sum over a batch is the sum over its parts; padding a batch on the right changes nothing"""
     logits, tokens, mask = sft_case(draw, rows=5)
     parts = [sft_loss(logits[i:j], tokens[i:j], mask[i:j], normalize="sum") for i, j in ((0, 2), (2, 5))]
-    expect(parts[0] + parts[1], "the sum over two parts").close_to(slow_sft(logits, tokens, mask, "sum"), rtol=1e-6)
+    expect(parts[0] + parts[1], "the sum over two parts").close_to(exact(slow_sft(logits, tokens, mask, "sum")), rtol=1e-6)
     padded = [torch.cat([x, draw.normal(5, 3, 5)], 1) for x in (logits,)] + [torch.cat([tokens, draw.integers(0, 5, 5, 3)], 1)]
     longer = torch.cat([mask, torch.zeros(5, 3, dtype=torch.bool)], 1)
     for how in HOW:
         got = sft_loss(*padded, longer, normalize=how)
-        expect(got, f'"{how}" with padding').close_to(slow_sft(logits, tokens, mask, how), rtol=1e-7)
+        expect(got, f'"{how}" with padding').close_to(exact(slow_sft(logits, tokens, mask, how)), rtol=1e-7)
 
 
 # ---------------------------------------------------------------- bug hunt: faults that the students have not seen
@@ -365,4 +365,4 @@ def a_transcript_that_was_cut_off(find_actions, draw):
         positions, total = slow_find_actions(transcript, policy)
         got = find_actions(transcript, policy)
         expect(got[0], "the positions").close_to(positions)
-        expect(got[1], "the total log-probability").close_to(torch.tensor(total).double(), rtol=1e-5)
+        expect(got[1], "the total log-probability").close_to(exact(total), rtol=1e-5)

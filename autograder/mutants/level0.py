@@ -1,15 +1,19 @@
 """Level 0: known mistakes. The docstring of each is what a learner is told whose function answers alike."""
 
 import math
+from dataclasses import replace
 
 import torch
 
+from autograder.checks.level0 import forgets_the_mask, right_by_gather, shifted_the_wrong_way
 from autograder.framework import mutant
 from autograder.hidden import level0 as hunt
 from course import masks, prob
 from course.language import ChatSerializer as Chat
 from course.language import StopReason, Transcript, Turn
-from course.models import Policy as RealPolicy
+from course.models.decoder import Decoder as RealDecoder
+from course.models.policy import Policy as RealPolicy
+from course.models.sampling import sample as right_sample
 from course.models.score import find_actions as right_find_actions
 from course.training.interaction import interaction_record as right_record
 
@@ -61,6 +65,18 @@ def base_two(logits):
     return torch.log_softmax(logits, -1) / math.log(2)
 
 
+@mutant(of="log_softmax", kills="L0.01")
+def normaliser_without_gradient(logits):
+    """This looks like a normaliser that was detached or computed outside torch: the value is right, the gradient of -log p is not p - 1."""
+    return logits - torch.logsumexp(logits.float() if logits.element_size() == 2 else logits, -1, keepdim=True).detach()
+
+
+@mutant(of="log_softmax", kills="L0.01")
+def all_in_half_precision(logits):
+    """This looks like a computation in half precision: three digits are not enough for log-probabilities."""
+    return torch.log_softmax(logits.half(), -1).to(logits.dtype)
+
+
 # ---------------------------------------------------------------- 0.2 token_logprobs
 
 
@@ -92,6 +108,19 @@ def probabilities(logits, tokens):
 def negative(logits, tokens):
     """This looks like the negative log-likelihood: here the log-probability itself is asked for, which is never positive."""
     return -prob.log_softmax(logits[:, :-1]).gather(-1, tokens[:, 1:, None])[..., 0]
+
+
+@mutant(of="token_logprobs", kills="L0.02")
+def padded_to_the_full_length(logits, tokens):
+    """This looks like T scores with a 0 in front: a row of T tokens has T - 1 scored ones, the first has no prediction."""
+    scored = prob.token_logprobs(logits, tokens)
+    return torch.cat([torch.zeros_like(scored[:, :1]), scored], 1)
+
+
+@mutant(of="token_logprobs", kills="L0.02")
+def normalised_over_time(logits, tokens):
+    """This looks like a softmax over positions: each position has a law of its own over the vocabulary, the last dimension."""
+    return torch.log_softmax(logits, 1)[:, :-1].gather(-1, tokens[:, 1:, None])[..., 0]
 
 
 # ---------------------------------------------------------------- 0.3 entropy
@@ -136,6 +165,13 @@ def in_bits(logits):
     return prob.entropy(logits) / math.log(2)
 
 
+@mutant(of="entropy", kills="L0.03")
+def probabilities_without_gradient(logits):
+    """This looks like detached probabilities in front of log p: the value is right, but the gradient then is 0 in expectation."""
+    logp = prob.log_softmax(logits)
+    return -(logp.exp().detach() * torch.where(logp == -math.inf, 0.0, logp)).sum(-1)
+
+
 # ---------------------------------------------------------------- 0.4 kl_divergence
 
 
@@ -176,6 +212,21 @@ def symmetric(p_logits, q_logits):
 def of_raw_logits(p_logits, q_logits):
     """This looks like logits used as log-probabilities: normalise both laws first."""
     return (torch.softmax(p_logits, -1) * (p_logits - q_logits)).sum(-1)
+
+
+@mutant(of="kl_divergence", kills="L0.04")
+def weights_without_gradient(p_logits, q_logits):
+    """This looks like detached probabilities of p: as a loss on p this has gradient 0, since the mean of the score is 0."""
+    p, q = prob.log_softmax(p_logits), prob.log_softmax(q_logits)
+    both = (p > -math.inf) & (q > -math.inf)
+    gap = torch.where(both, p, 0.0) - torch.where(both, q, 0.0)
+    return torch.where(((p > -math.inf) & ~both).any(-1), math.inf, (p.exp().detach() * gap).sum(-1))
+
+
+@mutant(of="kl_divergence", kills="L0.04")
+def mean_over_the_vocabulary(p_logits, q_logits):
+    """This looks like a mean over the vocabulary: the divergence is the sum, weighted by p."""
+    return prob.kl_divergence(p_logits, q_logits) / p_logits.shape[-1]
 
 
 # ---------------------------------------------------------------- 0.5 kl_estimates
@@ -292,6 +343,49 @@ def masked_after_the_softmax(q, k, v, key_mask):
     allowed = _causal(q) & key_mask.bool()[:, None, None, :]
     scores = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
     return torch.softmax(scores, -1).masked_fill(~allowed, 0.0) @ v
+
+
+@mutant(of="causal_attention", kills="L0.06")
+def queries_without_gradient(q, k, v, key_mask):
+    """This looks like attention weights cut off from the graph: where to look can then not be learned."""
+    allowed = _causal(q) & key_mask.bool()[:, None, None, :]
+    weights = _attention(q, k, torch.eye(q.shape[-2], dtype=q.dtype).expand(*q.shape[:2], -1, -1), allowed)
+    live = torch.where(key_mask.bool()[:, None, :, None], v, 0.0)
+    return weights.detach() @ live + 0.0 * (q.sum() + torch.where(key_mask.bool()[:, None, :, None], k, 0.0).sum())
+
+
+@mutant(of="causal_attention", kills="L0.06")
+def padding_is_cleaned_too_late(q, k, v, key_mask):
+    """This looks like weights of 0 on padded values: 0 times NaN is NaN. Set padded values to 0 before they are multiplied."""
+    allowed = _causal(q) & key_mask.bool()[:, None, None, :]
+    scores = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
+    lonely = ~allowed.any(-1, keepdim=True)
+    return torch.softmax(scores.masked_fill(~allowed & ~lonely, -math.inf), -1).masked_fill(~allowed, 0.0) @ v
+
+
+@mutant(of="Decoder", kills="L0.06")
+class IgnoresThePadding(RealDecoder):
+    """This looks like a model that is never told what is padding: on the left it reads it as text."""
+
+    def forward(self, ids, attention_mask=None):
+        return super().forward(ids)
+
+
+@mutant(of="Decoder", kills="L0.06")
+class ReadsTheNextToken(RealDecoder):
+    """This looks like inputs shifted like labels: each position has already read the token that it predicts."""
+
+    def forward(self, ids, attention_mask=None):
+        return super().forward(ids.roll(-1, 1), attention_mask)
+
+
+@mutant(of="Decoder", kills="L0.06")
+class MixesPositions(RealDecoder):
+    """This looks like a normalisation over time: a statistic over all positions tells earlier ones about later tokens."""
+
+    def forward(self, ids, attention_mask=None):
+        logits = super().forward(ids, attention_mask)
+        return logits - logits.mean(1, keepdim=True)
 
 
 # ---------------------------------------------------------------- 0.7 action_mask
@@ -416,6 +510,70 @@ class StampWithoutSerializer(RealPolicy):
         return RealPolicy(self.model, self.tokenizer).stamp(*args, **kwargs)
 
 
+@mutant(of="ChatSerializer", kills="L0.11")
+class StripsWhatItEncodes(Chat):
+    """This looks like sampled special tokens dropped while encoding: the record is the ids, whatever they are."""
+
+    def encode(self, transcript, tokenizer):
+        return super().encode(_rewritten(transcript, lambda turn: tuple(i for i in turn.ids if i > 6 or i == tokenizer.end_id)), tokenizer)
+
+
+@mutant(of="ChatSerializer", kills="L0.11")
+class ForgetsWhoStopped(Chat):
+    """This looks like a stop reason guessed from the last id: a call that the runtime stopped and a cut one look alike."""
+
+    def decode(self, encoded, tokenizer):
+        turns = super().decode(encoded, tokenizer).turns
+        return Transcript(tuple(replace(t, stop=StopReason.LENGTH) if t.stop is StopReason.STOP_TEXT else t for t in turns))
+
+
+@mutant(of="Policy", kills="L0.11")
+class StampOfEncodedTokens(RealPolicy):
+    """This looks like a stamp over the tokens of one transcript: two layouts can agree on that one and differ on the next."""
+
+    def stamp(self, *args, **kwargs):
+        tokens = self.serializer.encode(Transcript((Turn("system", "hello ?"), Turn("assistant", "hello ."))), self.tokenizer).tokens
+        return RealPolicy(self.model, self.tokenizer).stamp(*args, **kwargs) + "-".join(map(str, tokens))
+
+
+@mutant(of="Policy", kills="L0.11")
+class StampOfTheObject(RealPolicy):
+    """This looks like a stamp made from an object's identity: the same policy, loaded twice, must have one stamp."""
+
+    def stamp(self, *args, **kwargs):
+        return super().stamp(*args, **kwargs) + f"{id(self)}"
+
+
+def _with_mask(samples, mask, attention=None):
+    attention = samples.attention_mask if attention is None else attention
+    kept = torch.where(mask[:, 1:], samples.logprobs, 0.0)
+    return replace(samples, action_mask=mask, attention_mask=attention, logprobs=kept)
+
+
+@mutant(of="sample", kills="L0.07")
+def padding_by_its_id(model, prompts, prompt_mask, **how):
+    """This looks like a mask made of "id is not the pad id": where padding uses the end token, the end is never trained."""
+    samples = right_sample(model, prompts, prompt_mask, **how)
+    return _with_mask(samples, samples.action_mask & (samples.tokens != how["pad_id"]))
+
+
+@mutant(of="sample", kills="L0.07")
+def everything_behind_the_prompt(model, prompts, prompt_mask, **how):
+    """This looks like all columns behind the prompt: padding after the end is no action."""
+    samples = right_sample(model, prompts, prompt_mask, **how)
+    behind = (torch.arange(samples.tokens.shape[1]) >= samples.prompt_length).expand_as(samples.tokens)
+    return _with_mask(samples, behind, samples.attention_mask | behind)
+
+
+@mutant(of="sample", kills="L0.07")
+def real_prompt_tokens_by_their_id(model, prompts, prompt_mask, **how):
+    """This looks like an attention mask made from ids: a prompt may hold a real token with the id of padding."""
+    samples = right_sample(model, prompts, prompt_mask, **how)
+    attention = samples.attention_mask.clone()
+    attention[:, : samples.prompt_length] &= samples.tokens[:, : samples.prompt_length] != how["pad_id"]
+    return _with_mask(samples, samples.action_mask, attention)
+
+
 # ---------------------------------------------------------------- 0.8 masked_mean
 
 
@@ -477,7 +635,7 @@ def _losses(logits, tokens, mask):
 @mutant(of="sft_loss", kills=("L0.09", "L0.10"))
 def mask_one_early(logits, tokens, mask, normalize):
     """This looks like mask[:, :-1]: the first answer token is never trained and the token after the answer is."""
-    return hunt.shifted_the_wrong_way(logits, tokens, mask, normalize)
+    return shifted_the_wrong_way(logits, tokens, mask, normalize)
 
 
 @mutant(of="sft_loss", kills="L0.09")
@@ -501,7 +659,7 @@ def counts_empty_records(logits, tokens, mask, normalize):
 @mutant(of="sft_loss", kills="L0.09")
 def sum_is_a_mean(logits, tokens, mask, normalize):
     """This looks like "sum" divided by the number of records: a sum has no denominator."""
-    value = hunt.right_by_gather(logits, tokens, mask, normalize)
+    value = right_by_gather(logits, tokens, mask, normalize)
     return value / len(tokens) if normalize == "sum" else value
 
 
@@ -510,13 +668,33 @@ def counts_tokens_with_the_first_column(logits, tokens, mask, normalize):
     """This looks like a count over all T entries of the mask: the first token is never scored."""
     losses, counted = _losses(logits, tokens, mask)
     count = mask.bool().sum()
-    return losses.sum() / count.clamp_min(1) if normalize == "token" else hunt.right_by_gather(logits, tokens, mask, normalize)
+    return losses.sum() / count.clamp_min(1) if normalize == "token" else right_by_gather(logits, tokens, mask, normalize)
+
+
+@mutant(of="sft_loss", kills="L0.09")
+def token_is_record(logits, tokens, mask, normalize):
+    """This looks like the record mean under the name of the token mean: a token of a short record then weighs more."""
+    return hunt.record_mean_for_all(logits, tokens, mask, normalize)
+
+
+@mutant(of="sft_loss", kills="L0.09")
+def gradient_of_the_sum(logits, tokens, mask, normalize):
+    """This looks like a mean that is only reported: the value is divided, the gradient is that of the sum."""
+    total = right_by_gather(logits, tokens, mask, "sum")
+    return right_by_gather(logits, tokens, mask, normalize).detach() + total - total.detach()
+
+
+@mutant(of="sft_loss", kills="L0.10")
+def a_little_of_everything(logits, tokens, mask, normalize):
+    """This looks like masked tokens made cheap instead of absent: their gradient must be exactly 0."""
+    everywhere = torch.ones_like(mask)
+    return right_by_gather(logits, tokens, mask, normalize) + 1e-9 * right_by_gather(logits.nan_to_num(), tokens, everywhere, "sum")
 
 
 @mutant(of="sft_loss", kills="L0.10")
 def trains_everything(logits, tokens, mask, normalize):
     """This looks like the mask ignored: the policy is trained to produce its prompt."""
-    return hunt.forgets_the_mask(logits, tokens, mask, normalize)
+    return forgets_the_mask(logits, tokens, mask, normalize)
 
 
 @mutant(of="sft_loss", kills="L0.10")
@@ -564,7 +742,16 @@ def only_full_masks(loss):
     logits, tokens = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0)), torch.ones(2, 4, dtype=torch.int64)
     mask = torch.ones(2, 4, dtype=torch.bool)
     for how in ("token", "record", "sum"):
-        assert torch.allclose(loss(logits, tokens, mask, how), hunt.right_by_gather(logits, tokens, mask, how))
+        assert torch.allclose(loss(logits, tokens, mask, how), right_by_gather(logits, tokens, mask, how))
+
+
+@mutant(of="test_sft_loss", kills=("L0.09", "L0.10"))
+def compares_bit_by_bit(loss):
+    """This looks like exact equality of floating-point numbers: another right order of sums differs in the last bit."""
+    logits = torch.randn(5, 9, 7, generator=torch.Generator().manual_seed(0))
+    tokens, mask = torch.ones(5, 9, dtype=torch.int64), torch.ones(5, 9).tril().bool()
+    for how in ("token", "record", "sum"):
+        assert torch.equal(loss(logits, tokens, mask, how), right_by_gather(logits, tokens, mask, how))
 
 
 # ---------------------------------------------------------------- 0.11 find_actions
@@ -605,6 +792,14 @@ def mean_instead_of_total(transcript, policy):
 def includes_somebody_elses(transcript, policy):
     """This looks like every assistant turn counted as an action: some were written by somebody else."""
     tokens, mask = all_assistant_turns(transcript, policy.tokenizer)
+    scored = prob.token_logprobs(policy(tokens[None], None), tokens[None])[0].detach()
+    return mask.nonzero()[:, 0], torch.where(mask[1:], scored, 0.0).sum()
+
+
+@mutant(of="find_actions", kills="L0.13")
+def rewrites_what_was_sampled(transcript, policy):
+    """This looks like a transcript that was tokenised again from its text: positions and scores are those of other tokens."""
+    tokens, mask = tokenises_again(transcript, policy.tokenizer)
     scored = prob.token_logprobs(policy(tokens[None], None), tokens[None])[0].detach()
     return mask.nonzero()[:, 0], torch.where(mask[1:], scored, 0.0).sum()
 

@@ -5,6 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from course.figures.style import BLUE, GREY, INK, ORANGE, PINK, canvas
+from course.language.serializer import ChatSerializer
 
 ROLE_COLOURS = {"system": GREY, "user": ORANGE, "assistant": BLUE, "tool": PINK}
 PER_LINE = 78  # characters
@@ -13,7 +14,7 @@ PER_LINE = 78  # characters
 def mask_view(transcript: Any, tokenizer: Any, tokens: Tensor, mask: Tensor) -> Any:
     """Each token in the colour of its turn's role; actions are filled and underlined, context is only outlined."""
     words = [tokenizer.token(int(i)) for i in tokens]
-    roles = _roles(tokenizer, tokens)
+    roles = _roles(transcript, tokenizer, len(tokens))
     lines = _lines(words)
     figure, (panel,) = canvas(1, width=9.6, height=0.55 + 0.34 * len(lines), title=_title(mask))
     panel.set_axis_off()
@@ -43,13 +44,11 @@ def _title(mask: Tensor) -> str:
     return f"{int(mask.sum())} of {len(mask)} tokens are the policy's own choice; only these are trained"
 
 
-def _roles(tokenizer: Any, tokens: Tensor) -> list[str]:
-    by_id = {tokenizer.role_id(role): role for role in ROLE_COLOURS}
-    roles, current = [], ""
-    for i in tokens.tolist():
-        current = by_id.get(i, current)
-        roles.append(current)
-    return roles
+def _roles(transcript: Any, tokenizer: Any, count: int) -> list[str]:
+    """The role of each token's turn, by the transcript's structure: a policy may sample the token that opens another role's turn."""
+    spans = ChatSerializer().encode(transcript, tokenizer).spans
+    roles = [transcript.turns[s.turn_index].role if s.turn_index >= 0 else "" for s in spans for _ in range(s.start, s.stop)]
+    return (roles + [""] * count)[:count]
 
 
 def _lines(words: list[str]) -> list[list[int]]:

@@ -108,8 +108,10 @@ def accuracy_against_choice(outcomes: Sequence[Any], *, title: str) -> Any:
         )  # fmt: skip
     panel.scatter([o.accuracy_b for o in outcomes], [o.gold_b for o in outcomes], color=BLUE, marker="o", label="careful: fewer, noisier labels, tail covered", zorder=3)
     panel.scatter([o.accuracy_a for o in outcomes], [o.gold_a for o in outcomes], color=RED, marker="^", label="accurate: many clean labels, tail unseen", zorder=3)
-    panel.axhline(sum(o.gold_random for o in outcomes) / len(outcomes), color=GREY, linestyle="--", linewidth=1)
-    panel.text(min(o.accuracy_b for o in outcomes), sum(o.gold_random for o in outcomes) / len(outcomes), "no selection", color=GREY, va="bottom", fontsize=9)
+    right_end, no_selection = max(o.accuracy_a for o in outcomes), sum(o.gold_random for o in outcomes) / len(outcomes)
+    panel.axhline(no_selection, color=GREY, linestyle="--", linewidth=1)
+    panel.text(right_end, no_selection, "no selection", color=GREY, va="bottom", ha="right", fontsize=9)
     label(panel, x="held-out pair accuracy", y="gold utility of the best-of-N choice")
-    panel.legend(frameon=False, loc="best")
+    panel.set_ylim(top=max(o.gold_b for o in outcomes) + 0.45)
+    panel.legend(frameon=False, loc="upper right")
     return figure

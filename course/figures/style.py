@@ -1,5 +1,7 @@
 """One look for all figures: a title that says the finding, axes with units, colours that survive colour blindness (Okabe and Ito)."""
 
+import io
+import textwrap
 from typing import Any
 
 INK, GREY = "#222222", "#8a8a8a"
@@ -9,19 +11,25 @@ MARKERS = ("o", "s", "^", "D", "v", "P")  # every series has a shape as well as 
 
 
 def canvas(columns: int = 1, *, width: float = 6.4, height: float = 3.8, title: str = "") -> tuple[Any, list[Any]]:
-    """A figure with `columns` panels side by side, already closed for pyplot so that a notebook shows it once."""
-    import matplotlib.pyplot as plt
+    """A figure with `columns` panels side by side. It shows itself in a notebook, whatever the backend, and leaves no global state."""
+    import matplotlib
+    from matplotlib.figure import Figure
 
-    with plt.rc_context({"font.size": 10, "axes.titlesize": 11, "figure.titlesize": 12, "axes.prop_cycle": plt.cycler(color=CYCLE)}):
-        figure, axes = plt.subplots(1, columns, figsize=(width * (1 if columns == 1 else 0.82 * columns), height), layout="constrained")
-    plt.close(figure)
-    panels = [axes] if columns == 1 else list(axes)
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png", dpi=100)
+            return buffer.getvalue()
+
+    with matplotlib.rc_context({"font.size": 10, "axes.titlesize": 11, "figure.titlesize": 12, "axes.prop_cycle": matplotlib.cycler(color=CYCLE)}):
+        figure = Picture(figsize=(width * (1 if columns == 1 else 0.82 * columns), height), layout="constrained")
+        panels = [figure.add_subplot(1, columns, i + 1) for i in range(columns)]
     for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(True, axis="y", color="#e6e6e6", linewidth=0.8)
         panel.set_axisbelow(True)
     if title:
-        figure.suptitle(title, color=INK, fontweight="bold")
+        figure.suptitle(textwrap.fill(title, int(10.5 * figure.get_figwidth())), color=INK, fontweight="bold")
     return figure, panels
 
 

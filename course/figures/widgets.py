@@ -1,6 +1,5 @@
 """Sliders over pure figure functions. The widget adds nothing: every picture can be had by calling the function."""
 
-import io
 from typing import Any, Callable
 
 
@@ -12,18 +11,12 @@ def sliders(figure_of: Callable[..., Any], **ranges: tuple[float, float, float, 
     picture = widgets.Image(format="png")
 
     def redraw(_: Any = None) -> None:
-        picture.value = png(figure_of(**{name: control.value for name, control in controls.items()}))
+        picture.value = figure_of(**{name: control.value for name, control in controls.items()})._repr_png_()
 
     for control in controls.values():
         control.observe(redraw, names="value")
     redraw()
     return widgets.VBox([*controls.values(), picture])
-
-
-def png(figure: Any, dpi: int = 110) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
-    return buffer.getvalue()
 
 
 def _slider(name: str, low: float, high: float, step: float, start: float) -> Any:

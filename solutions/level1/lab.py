@@ -222,7 +222,7 @@ with tqdm(total=len(LABELS) * len(RECIPES), desc="reward models") as bar:
             rows.append(accuracy_and_correlation(model))
             bar.update()
         outcomes[name] = (LABELS, [r[0] for r in rows], [r[1] for r in rows])
-preferences.labels_and_noise(outcomes, title="More labels help even when a third of them are wrong; few labels are learned by heart")
+preferences.labels_and_noise(outcomes, title="More labels help, also where almost a third of them are written down wrong")
 
 # %% tags=["experiment"]
 clean, noisy = outcomes["careful annotator"][1], outcomes["30 % written down wrong"][1]
@@ -502,7 +502,9 @@ for name, (annotator, writer) in others.items():
     rows.append((name, float(expected_calibration_error(probability, chosen_first.double()))))
     every_margin.append(margin)
     every_record += records
-preferences.reliability(curves, title="Calibrated for its own annotator and writer, and for nobody else")
+preferences.reliability(
+    curves, title=f"Calibration error {rows[0][1]:.2f} for its own annotator and writer, up to {max(r[1] for r in rows):.2f} for others"
+)
 
 # %% tags=["experiment"]
 best, worst = min(rows, key=lambda r: r[1]), max(rows, key=lambda r: r[1])
@@ -635,7 +637,6 @@ prediction_d = ""
 # %% tags=["experiment"]
 from course.feedback.queries import inverse_propensity_estimate
 from course.feedback.tail import fit_phrase_reward
-from course.figures.style import CYCLE  # noqa: F401
 
 BUDGETS, SEEDS, TEMPERATURE = (50, 100, 200, 400), range(5), 0.02
 asker = Annotator("asker", temperature=0.4)
@@ -668,7 +669,7 @@ for seed in tqdm(SEEDS, desc="seeds"):
             accuracies.append(accuracy_and_correlation(fit(start + [unlabelled[i] for i in index.tolist()], seed))[0])
         gains[name].append(accuracies)
 gains = {name: torch.tensor(values) for name, values in gains.items()}
-preferences.selection_gain(BUDGETS, gains, title="Asking where the ensemble disagrees, against asking at random (bars: range of the seeds)")
+preferences.selection_gain(BUDGETS, gains, title="Disagreement against chance: the ranges of the seeds decide what can be said")
 
 # %% tags=["experiment"]
 def contradicts_gold(record):
