@@ -13,7 +13,7 @@ from autograder.inside.run_notebook import KERNEL_DIED
 from autograder.plan import Plan, read_answers
 from autograder.rebase import Rebased
 
-CALL_SECONDS, FUNCTION_SECONDS = 4, 10
+CALL_SECONDS, FUNCTION_SECONDS = 6, 20  # of processor time for a call, so that a busy machine costs nobody a point; of the clock for all calls
 CELL_SECONDS = 15  # what must be trained for a grade trains in 5 s
 PARAMETERS = {
     "SEED": 0,

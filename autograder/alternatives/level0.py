@@ -69,7 +69,8 @@ def entropy_in_single_precision(logits):
 
 @alternative(of="entropy")
 def by_entr(logits):
-    return torch.special.entr(torch.softmax(logits, dim=-1)).sum(-1) if bool((logits > -math.inf).all()) else _safe_entropy(logits)
+    everything_possible = bool((logits > -math.inf).all())
+    return torch.special.entr(torch.softmax(logits, dim=-1)).sum(-1) if everything_possible else _safe_entropy(logits)
 
 
 def _safe_entropy(logits):
@@ -210,7 +211,8 @@ def by_indexing(x, mask, dim=None):
 @alternative(of="masked_mean")
 def unbound(x, mask, dim=None):
     if dim is not None:
-        return torch.stack([unbound(a, m) for a, m in zip(x.movedim(dim, -1).flatten(0, -2), mask.movedim(dim, -1).flatten(0, -2))])
+        rows = (t.movedim(dim, -1).flatten(0, -2) for t in (x, mask))
+        return torch.stack([unbound(a, m) for a, m in zip(*rows)])
     total = x[mask > 0]
     return total.sum() / max(1, total.numel())
 
@@ -258,12 +260,14 @@ def one_record_at_a_time(logits, tokens, mask, normalize):
 def loss_in_single_precision(logits, tokens, mask, normalize):
     flags = (mask[:, 1:] != 0).float()
     logp = torch.log_softmax(logits[:, :-1].float(), -1)
-    picked = (logp.masked_fill(flags[..., None] == 0, 0.0) * F.one_hot(tokens[:, 1:], logits.shape[-1]).float()).nan_to_num(0, 0, -1e30).sum(-1)
+    chosen = F.one_hot(tokens[:, 1:], logits.shape[-1]).bool() & (flags[..., None] > 0)
+    picked = torch.where(chosen, logp, 0.0).sum(-1)
+    per_row = flags.sum(1)
     if normalize == "sum":
-        return -(picked * flags).sum()
-    rows = flags.sum(1)
-    weight = flags / rows.sum().clamp(min=1) if normalize == "token" else flags / rows.clamp(min=1)[:, None] / (rows > 0).sum().clamp(min=1)
-    return -(picked * weight).sum()
+        return -picked.sum()
+    if normalize == "token":
+        return -(picked / per_row.sum().clamp(min=1)).sum()
+    return -(picked / per_row.clamp(min=1)[:, None] / (per_row > 0).sum().clamp(min=1)).sum()
 
 
 @alternative(of="test_sft_loss")

@@ -7,8 +7,8 @@ import math
 import torch
 
 from autograder.checks.level0 import (
-    HOW, INF, P, Q, exact, must_catch, on_a_grid, sft_case, shifted_the_wrong_way, slope, slow_attention, slow_entropy, slow_find_actions, slow_kl, slow_layout,
-    slow_log_softmax, slow_sft, small_policy, twin,
+    HOW, INF, P, Q, exact, must_catch, on_a_grid, sft_case, shifted_the_wrong_way, slope, slow_attention, slow_entropy,
+    slow_find_actions, slow_kl, slow_layout, slow_log_softmax, slow_sft, small_policy, twin,
 )  # fmt: skip
 from autograder.framework import CheckFailed, expect, invariant
 
@@ -88,7 +88,7 @@ def kl_is_not_symmetric(kl_divergence, draw):
 
 @invariant("L0.04", points=0.5, hidden=True)
 def the_gradient_of_kl(kl_divergence, draw):
-    """the gradient with respect to q is q - p, with respect to p it is p (log p/q - KL); neither is NaN beside impossible entries"""
+    """the gradient of q is q - p, that of p is p (log p/q - KL); neither is NaN beside impossible entries"""
     p, q = draw.normal(3, 4), draw.normal(3, 4)
     logp, logq = twin(slow_log_softmax, p), twin(slow_log_softmax, q)
     expect(kl_divergence.gradient(p, q, wrt=1), "the gradient with respect to q").close_to(logq.exp() - logp.exp(), rtol=1e-5)
@@ -197,7 +197,8 @@ def many_turns_and_the_shared_end_token(action_mask, draw):
         ids = tuple(tokenizer.encode("because yes")[: draw.number(1, 3)])
         stop = draw.choice([StopReason.END, StopReason.LENGTH])
         ids = (*ids, tokenizer.end_id) if stop is StopReason.END else ids
-        turns += [Turn(draw.choice(["user", "tool"]), draw.choice(["why", "no"])), Turn("assistant", ids=ids, sampled=True, stop=stop)]
+        turns.append(Turn(draw.choice(["user", "tool"]), draw.choice(["why", "no"])))
+        turns.append(Turn("assistant", ids=ids, sampled=True, stop=stop))
     transcript = Transcript(tuple(turns))
     tokens, mask = slow_layout(transcript, tokenizer)
     got = action_mask(transcript, tokenizer)
@@ -356,9 +357,10 @@ def a_transcript_that_was_cut_off(find_actions, draw):
     policy = small_policy(draw)
     encode, tokenizer = policy.tokenizer.encode, policy.tokenizer
     odd = (*encode("it is"), tokenizer.role_id("tool"))
+    call = tuple(encode("call calculator 3 plus 4 ;"))
     turns = (
         Turn("user", "what is 2 plus 2 ?"), Turn("assistant", "it is 4 ."), Turn("user", "what is 3 plus 4 ?"),
-        Turn("assistant", ids=tuple(encode("call calculator 3 plus 4 ;")), sampled=True, stop=StopReason.STOP_TEXT), Turn("tool", "7"),
+        Turn("assistant", ids=call, sampled=True, stop=StopReason.STOP_TEXT), Turn("tool", "7"),
         Turn("assistant", ids=odd, sampled=True, stop=StopReason.LENGTH),
     )  # fmt: skip
     for transcript in (Transcript(turns), Transcript(turns[:4]), Transcript((turns[3],))):

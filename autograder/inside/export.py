@@ -55,10 +55,13 @@ def _one_function(namespace, name, numbers, call_seconds, function_seconds, inpu
         time.sleep(0.01)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
+    for number in numbers:
+        if not (outputs / f"{number}.safetensors").exists():
+            _error(outputs / f"{number}.safetensors", "TimeoutError", f"the calls of {name} took more than {function_seconds} s")
 
 
 def _calls(namespace, name, numbers, call_seconds, inputs: Path, outputs: Path) -> None:
-    signal.signal(signal.SIGALRM, _alarm)
+    signal.signal(signal.SIGPROF, _alarm)
     for number in numbers:
         target = outputs / f"{number}.safetensors"
         try:
@@ -66,13 +69,13 @@ def _calls(namespace, name, numbers, call_seconds, inputs: Path, outputs: Path) 
                 raise NameError(f"{name} is not defined")
             fields = codec.load(inputs / f"{number}.safetensors", trusted=True)
             call = Call(name, tuple(fields["args"]), fields["kwargs"], fields["wrt"], fields["pick"], fields["weight"])
-            signal.setitimer(signal.ITIMER_REAL, call_seconds)
+            signal.setitimer(signal.ITIMER_PROF, call_seconds)
             try:
                 value = {"value": execute(namespace[name], call)}
                 temporary = outputs / f"{number}.part"
                 codec.save(temporary, value)
             finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.setitimer(signal.ITIMER_PROF, 0)
             os.replace(temporary, target)
         except _Timeout:
             _error(target, "TimeoutError", f"{name} did not return within {call_seconds} s")

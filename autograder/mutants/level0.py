@@ -67,7 +67,7 @@ def base_two(logits):
 
 @mutant(of="log_softmax", kills="L0.01")
 def normaliser_without_gradient(logits):
-    """This looks like a normaliser that was detached or computed outside torch: the value is right, the gradient of -log p is not p - 1."""
+    """This looks like a normaliser that was detached or computed outside torch: the value is right, the gradient is not."""
     return logits - torch.logsumexp(logits.float() if logits.element_size() == 2 else logits, -1, keepdim=True).detach()
 
 
@@ -135,7 +135,7 @@ def nan_beside_impossible(logits):
 
 @mutant(of="entropy", kills="L0.03")
 def nan_only_in_the_gradient(logits):
-    """This looks like a NaN hidden with nan_to_num or where after the product: the value is right and the gradient is still NaN."""
+    """This looks like a NaN hidden after the product: the value is right and the gradient is still NaN. Replace it before."""
     logp = torch.log_softmax(logits, -1)
     return -torch.where(logp > -math.inf, logp.exp() * logp, 0.0).sum(-1)
 
@@ -234,7 +234,7 @@ def mean_over_the_vocabulary(p_logits, q_logits):
 
 @mutant(of="kl_estimates", kills="L0.05")
 def swapped_sign(logp, logq):
-    """This looks like log q - log p: with samples from p the difference is log p - log q, and k3 then estimates another divergence."""
+    """This looks like log q - log p: with samples from p it is log p - log q, and k3 then estimates another divergence."""
     return prob.kl_estimates(logq, logp)
 
 
@@ -466,7 +466,7 @@ def _rewritten(transcript, rewrite):
 
 @mutant(of="action_mask", kills="L0.11")
 def tokenises_again(transcript, tokenizer):
-    """This looks like sampled ids decoded to text and encoded again: other ids can spell the same text, and special ones vanish."""
+    """This looks like sampled ids decoded and encoded again: other ids can spell the same text, and special ones vanish."""
     def again(turn):
         end = (tokenizer.end_id,) if turn.stop is StopReason.END else ()
         return (*tokenizer.encode(tokenizer.decode([i for i in turn.ids if i != tokenizer.end_id])), *end)
@@ -515,7 +515,8 @@ class StripsWhatItEncodes(Chat):
     """This looks like sampled special tokens dropped while encoding: the record is the ids, whatever they are."""
 
     def encode(self, transcript, tokenizer):
-        return super().encode(_rewritten(transcript, lambda turn: tuple(i for i in turn.ids if i > 6 or i == tokenizer.end_id)), tokenizer)
+        role_ids = {tokenizer.role_id(role) for role in ("system", "user", "assistant", "tool")}
+        return super().encode(_rewritten(transcript, lambda turn: tuple(i for i in turn.ids if i not in role_ids)), tokenizer)
 
 
 @mutant(of="ChatSerializer", kills="L0.11")
@@ -532,7 +533,8 @@ class StampOfEncodedTokens(RealPolicy):
     """This looks like a stamp over the tokens of one transcript: two layouts can agree on that one and differ on the next."""
 
     def stamp(self, *args, **kwargs):
-        tokens = self.serializer.encode(Transcript((Turn("system", "hello ?"), Turn("assistant", "hello ."))), self.tokenizer).tokens
+        transcript = Transcript((Turn("system", "hello ?"), Turn("assistant", "hello .")))
+        tokens = self.serializer.encode(transcript, self.tokenizer).tokens
         return RealPolicy(self.model, self.tokenizer).stamp(*args, **kwargs) + "-".join(map(str, tokens))
 
 
@@ -688,7 +690,8 @@ def gradient_of_the_sum(logits, tokens, mask, normalize):
 def a_little_of_everything(logits, tokens, mask, normalize):
     """This looks like masked tokens made cheap instead of absent: their gradient must be exactly 0."""
     everywhere = torch.ones_like(mask)
-    return right_by_gather(logits, tokens, mask, normalize) + 1e-9 * right_by_gather(logits.nan_to_num(), tokens, everywhere, "sum")
+    extra = right_by_gather(logits.nan_to_num(), tokens, everywhere, "sum")
+    return right_by_gather(logits, tokens, mask, normalize) + 1e-9 * extra
 
 
 @mutant(of="sft_loss", kills="L0.10")

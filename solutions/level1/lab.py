@@ -133,6 +133,7 @@ def test_last_token_score(score):
     """Raise if `score` is not a right last_token_score(values, attention_mask); return None if it is."""
     ### BEGIN SOLUTION
     values = torch.arange(1.0, 25.0, dtype=torch.float64).view(4, 6) ** 1.5
+    values[2, 5] = 0.0  # a score of zero is a score
     mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 0, 0]])
     last = torch.tensor([5, 2, 5, 3])
     expected = values[torch.arange(4), last]
@@ -877,6 +878,15 @@ audit = reviews.Writer("audit of the new policy", slip=0.01, spam=0.25)
 # fit_phrase_reward(pairs, loss=pairwise_reward_loss, seed=SEED) gives a model: Batch -> scores [N].
 
 # %% ng="solution:reward_scores"
+# Train both models here, in this cell: it runs when your notebook is graded, and has 15 seconds. A call of the function has less.
+### BEGIN SOLUTION
+TRAINED = {
+    "accurate": fit_phrase_reward(reviews.comparisons(3000, 31, careful_annotator, old_policy), loss=pairwise_reward_loss, seed=1),
+    "careful": fit_phrase_reward(reviews.comparisons(600, 32, hasty_annotator, audit), loss=pairwise_reward_loss, seed=1),
+}
+### END SOLUTION
+
+
 def reward_scores(model, tokens, attention_mask):
     """Scores of reviews by one of two reward models that were trained in this notebook.
 
@@ -886,18 +896,11 @@ def reward_scores(model, tokens, attention_mask):
     returns          [N] float
     """
     ### BEGIN SOLUTION
-    if model not in TRAINED:
-        number, annotator, writer = {"accurate": (3000, careful_annotator, old_policy), "careful": (600, hasty_annotator, audit)}[model]
-        pairs = reviews.comparisons(number, SEED + 31, annotator, writer)
-        TRAINED[model] = fit_phrase_reward(pairs, loss=pairwise_reward_loss, seed=SEED)
     real = attention_mask.bool()
     response = real & (torch.arange(tokens.shape[1]) >= reviews.PROMPT_LENGTH)
     with torch.no_grad():
         return TRAINED[model](Batch(tokens, real, response))
-
-
-TRAINED = {}
-### END SOLUTION
+    ### END SOLUTION
 
 
 # %% ng="test:reward_scores"
