@@ -13,8 +13,10 @@ from autograder.inside.run_notebook import KERNEL_DIED
 from autograder.plan import Plan, read_answers
 from autograder.rebase import Rebased
 
-CALL_SECONDS, FUNCTION_SECONDS = 6, 20  # of processor time for a call, so that a busy machine costs nobody a point; of the clock for all calls
-CELL_SECONDS = 15  # what must be trained for a grade trains in 5 s
+CALL_SECONDS = 6  # of processor time, so that a busy machine costs nobody a point
+FUNCTION_SECONDS = 20  # of the clock, for all calls of one function
+CELL_SECONDS = 15  # for a cell of the student's; what must be trained for a grade trains in 5 s
+GIVEN_SECONDS = 30  # for the notebook's own cells: the first imports torch, which must not be interrupted on a busy machine
 PARAMETERS = {
     "SEED": 0,
     "DEVICE": "cpu",
@@ -51,7 +53,8 @@ def run(rebased: Rebased, plan: Plan, *, sealed: bool, isolated: bool, limits: s
             "notebook": f"{inside['in']}/run.ipynb",
             "outputs": inside["out"],
             "parameters": PARAMETERS,
-            "cell_seconds": CELL_SECONDS,
+            "student_seconds": CELL_SECONDS,
+            "given_seconds": GIVEN_SECONDS,
             "limits": limits.resource_limits(isolated),
         }
         (inputs / "settings.json").write_text(json.dumps(settings))

@@ -27,3 +27,4 @@ from course.objectives.preference import (
     soft_label_loss as soft_label_loss,
 )
 from course.tasks.splits import split_by_group as split_by_group
+from course.training.tail import reward_scores as reward_scores

@@ -147,7 +147,7 @@ def toolchat(draw, n=4):
 def log_softmax_has_the_right_values(log_softmax, draw):
     """log_softmax agrees with a slow, exact computation on random logits"""
     for logits in (draw.normal(3, 5, scale=3), draw.normal(2, 3, 7)):
-        expect(log_softmax(logits)).close_to(twin(slow_log_softmax, logits), rtol=1e-7)
+        expect(log_softmax(logits)).close_to(twin(slow_log_softmax, logits), rtol=1e-6)
 
 
 @invariant("L0.01", points=0.5)
@@ -174,7 +174,7 @@ def impossible_entries_are_legal(log_softmax, draw):
     """an entry of -inf has log-probability -inf and disturbs no other"""
     logits = draw.normal(4, 6)
     logits[0, 2] = logits[1, 0] = logits[1, 5] = -INF
-    expect(log_softmax(logits)).close_to(twin(slow_log_softmax, logits), rtol=1e-7)
+    expect(log_softmax(logits)).close_to(twin(slow_log_softmax, logits), rtol=1e-6)
 
 
 # ---------------------------------------------------------------- 0.2 token_logprobs
@@ -184,7 +184,7 @@ def impossible_entries_are_legal(log_softmax, draw):
 def each_token_is_scored_by_the_logits_before_it(token_logprobs, draw):
     """entry t is the log-probability of token t+1 under the logits at t"""
     logits, tokens = draw.normal(3, 6, 5, scale=2), draw.integers(0, 5, 3, 6)
-    expect(token_logprobs(logits, tokens)).close_to(slow_token_logprobs(logits, tokens), rtol=1e-7)
+    expect(token_logprobs(logits, tokens)).close_to(slow_token_logprobs(logits, tokens), rtol=1e-6)
 
 
 @invariant("L0.02", points=1)
@@ -192,7 +192,7 @@ def one_prompt_token_and_one_answer_token(token_logprobs, draw):
     """a row of two tokens has one scored token: the second, given the first"""
     logits, tokens = draw.normal(4, 2, 7), draw.integers(0, 7, 4, 2)
     got = token_logprobs(logits, tokens)
-    expect(got).close_to(slow_token_logprobs(logits, tokens), rtol=1e-7)
+    expect(got).close_to(slow_token_logprobs(logits, tokens), rtol=1e-6)
 
 
 @invariant("L0.02", points=0.5)
@@ -212,13 +212,13 @@ def the_last_logits_are_never_used(token_logprobs, draw):
 def entropy_has_the_right_values(entropy, draw):
     """entropy agrees with a slow, exact computation"""
     for logits in (draw.normal(5, 6, scale=2), draw.normal(2, 3, 4)):
-        expect(entropy(logits)).close_to(twin(slow_entropy, logits), rtol=1e-7)
+        expect(entropy(logits)).close_to(twin(slow_entropy, logits), rtol=1e-6)
 
 
 @invariant("L0.03", points=1)
 def uniform_and_certain_laws(entropy, draw):
     """entropy is log V for a uniform law and 0 for a certain one"""
-    size = draw.number(3, 9)
+    size = draw.number(20, 60)
     expect(entropy(draw.normal(4, 1).expand(4, size).clone()), "entropy of a uniform law").close_to(exact([math.log(size)] * 4))
     certain = torch.full((3, size), -INF, dtype=torch.float64)
     certain[:, draw.number(0, size)] = 1.5
@@ -232,7 +232,7 @@ def impossible_entries_never_give_nan(entropy, draw):
     """entries of -inf add nothing to the entropy, and neither value nor gradient is NaN"""
     logits = draw.normal(4, 5)
     logits[0, 1] = logits[1, 0] = logits[1, 4] = -INF
-    expect(entropy(logits), "entropy with impossible entries").close_to(twin(slow_entropy, logits), rtol=1e-7)
+    expect(entropy(logits), "entropy with impossible entries").close_to(twin(slow_entropy, logits), rtol=1e-6)
     expect(entropy.gradient(logits), "the gradient with impossible entries").finite()
 
 
@@ -244,7 +244,7 @@ def kl_has_the_right_values(kl_divergence, draw):
     """KL(p||q) agrees with a slow, exact computation, in this direction"""
     for shape in ((5, 6), (2, 3, 4)):
         p, q = draw.normal(*shape, scale=1.5), draw.normal(*shape, scale=1.5)
-        expect(kl_divergence(p, q)).close_to(twin(slow_kl, p, q), rtol=1e-7)
+        expect(kl_divergence(p, q)).close_to(twin(slow_kl, p, q), rtol=1e-6)
 
 
 @invariant("L0.04", points=0.5)
@@ -261,7 +261,7 @@ def kl_where_a_law_has_no_mass(kl_divergence, draw):
     """0 log 0 counts 0; mass of p that q lacks makes it +inf"""
     p, q = draw.normal(3, 5), draw.normal(3, 5)
     p[0, 1] = p[1, 2] = q[1, 2] = q[2, 3] = -INF
-    expect(kl_divergence(p, q)).close_to(twin(slow_kl, p, q), rtol=1e-7)
+    expect(kl_divergence(p, q)).close_to(twin(slow_kl, p, q), rtol=1e-6)
 
 
 # ---------------------------------------------------------------- 0.5 kl_estimates
@@ -272,10 +272,11 @@ P, Q = exact([0.99, 0.01]), exact([0.5, 0.5])
 @invariant("L0.05", points=1, anchor=True)
 def the_three_estimates_have_the_right_values(kl_estimates, draw):
     """k1 = d, k2 = d^2/2, k3 = exp(-d) - 1 + d, entry by entry"""
-    logp, logq = -draw.uniform(3, 4, low=0.01, high=4), -draw.uniform(3, 4, low=0.01, high=4)
-    d = (logp - logq).flatten().tolist()
-    wanted = {"k1": d, "k2": [x * x / 2 for x in d], "k3": [math.exp(-x) - 1 + x for x in d]}
-    expect(kl_estimates(logp, logq), "kl_estimates").close_to({k: exact(v).view(3, 4) for k, v in wanted.items()}, rtol=1e-7)
+    near, far = -draw.uniform(3, 4, low=0.01, high=4), -draw.uniform(3, 4, low=11, high=15)
+    for logp, logq in ((near, -draw.uniform(3, 4, low=0.01, high=4)), (near, far), (far, near)):
+        d = (logp - logq).flatten().tolist()
+        wanted = {"k1": d, "k2": [x * x / 2 for x in d], "k3": [math.exp(-x) - 1 + x for x in d]}
+        expect(kl_estimates(logp, logq), "kl_estimates").close_to({k: exact(v).view(3, 4) for k, v in wanted.items()}, rtol=1e-6)
 
 
 @invariant("L0.05", points=1)
@@ -421,18 +422,23 @@ def the_mean_of_what_is_kept(masked_mean, draw):
     """the mean over the entries whose mask is 1, over everything and along a dimension"""
     x, mask = draw.normal(4, 6) + 2, draw.mask(4, 6)
     for form in (mask, mask.long(), mask.double()):
-        expect(masked_mean(x, form), "masked_mean(x, mask)").close_to(exact(slow_masked_mean(x, mask)), rtol=1e-7)
+        expect(masked_mean(x, form), "masked_mean(x, mask)").close_to(exact(slow_masked_mean(x, mask)), rtol=1e-6)
     for dim in (0, 1, -1):
         pairs = zip(x.unbind(1 - dim % 2), mask.unbind(1 - dim % 2))
         wanted = exact([slow_masked_mean(*pair) for pair in pairs])
-        expect(masked_mean(x, mask, dim), f"masked_mean(x, mask, dim={dim})").close_to(wanted, rtol=1e-7)
+        expect(masked_mean(x, mask, dim), f"masked_mean(x, mask, dim={dim})").close_to(wanted, rtol=1e-6)
+    x, mask = draw.normal(2, 3, 4), draw.mask(2, 3, 4)
+    for dim in (1, -1):
+        rows = zip(x.movedim(dim, -1).flatten(0, 1), mask.movedim(dim, -1).flatten(0, 1))
+        wanted = exact([slow_masked_mean(*row) for row in rows]).view(2, -1)
+        expect(masked_mean(x, mask, dim), f"masked_mean(x, mask, dim={dim}) of three dimensions").close_to(wanted, rtol=1e-6)
 
 
 @invariant("L0.08", points=0.5)
 def a_full_mask_is_the_plain_mean(masked_mean, draw):
     """under a full mask it is the plain mean, in value and gradient"""
     x, full = draw.normal(3, 5), torch.ones(3, 5, dtype=torch.bool)
-    expect(masked_mean(x, full)).close_to(exact(math.fsum(x.flatten().tolist()) / 15), rtol=1e-7)
+    expect(masked_mean(x, full)).close_to(exact(math.fsum(x.flatten().tolist()) / 15), rtol=1e-6)
     expect(masked_mean.gradient(x, full), "the gradient").close_to(exact([[1 / 15] * 5] * 3), rtol=1e-6)
 
 
@@ -443,7 +449,7 @@ def an_empty_mask_gives_zero(masked_mean, draw):
     mask[1] = False
     expect(masked_mean(x, torch.zeros(3, 4).bool()), "the mean of nothing").equals(0.0)
     wanted = exact([slow_masked_mean(a, m) for a, m in zip(x, mask)])
-    expect(masked_mean(x, mask, 1), "row means with an empty row").close_to(wanted, rtol=1e-7)
+    expect(masked_mean(x, mask, 1), "row means with an empty row").close_to(wanted, rtol=1e-6)
     expect(masked_mean.gradient(x, torch.zeros(3, 4).bool()), "the gradient under an empty mask").equals(0.0)
 
 
@@ -454,7 +460,7 @@ def what_is_masked_never_arrives(masked_mean, draw):
     wanted = slow_masked_mean(x, mask)
     hidden = (~mask).nonzero()
     x[tuple(hidden[0])], x[tuple(hidden[1])], x[tuple(hidden[2])] = math.nan, INF, -INF
-    expect(masked_mean(x, mask), "the mean").close_to(exact(wanted), rtol=1e-7)
+    expect(masked_mean(x, mask), "the mean").close_to(exact(wanted), rtol=1e-6)
     gradient = masked_mean.gradient(x, mask)
     expect(gradient, "the gradient").close_to(mask.double() / int(mask.sum()), rtol=1e-6)
 
@@ -492,7 +498,7 @@ def the_three_losses_have_the_right_values(sft_loss, draw):
     for how in HOW:
         wanted = exact(slow_sft(logits, tokens, mask, how))
         for form in (mask, mask.long()):
-            expect(sft_loss(logits, tokens, form, normalize=how), f'sft_loss(normalize="{how}")').close_to(wanted, rtol=1e-7)
+            expect(sft_loss(logits, tokens, form, normalize=how), f'sft_loss(normalize="{how}")').close_to(wanted, rtol=1e-6)
 
 
 @invariant("L0.09", points=1)
@@ -514,7 +520,7 @@ def the_weights_of_both_means_sum_to_one(sft_loss, draw):
     mask = torch.tensor([[0, 1, 1, 1, 1, 1], [0, 1, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0]])
     for how, weight in (("token", 1), ("record", 1), ("sum", 6)):
         got = sft_loss(logits, tokens, mask, normalize=how)
-        expect(got, f'"{how}" with equal costs').close_to(exact(weight * math.log(size)), rtol=1e-7)
+        expect(got, f'"{how}" with equal costs').close_to(exact(weight * math.log(size)), rtol=1e-6)
 
 
 @invariant("L0.09", points=1)
@@ -546,7 +552,7 @@ def spoiled_logits_behind_the_mask(sft_loss, draw):
     spoiled[0, 1] = math.nan  # predicts token 2 of row 0, which is masked
     for how in HOW:
         got = sft_loss(spoiled, tokens, mask, normalize=how)
-        expect(got, f'"{how}" with NaN behind the mask').close_to(exact(slow_sft(logits, tokens, mask, how)), rtol=1e-7)
+        expect(got, f'"{how}" with NaN behind the mask').close_to(exact(slow_sft(logits, tokens, mask, how)), rtol=1e-6)
         expect(sft_loss(logits, tokens, torch.zeros_like(mask), normalize=how), f'"{how}" of nothing').equals(0.0)
 
 
@@ -604,12 +610,12 @@ def right_by_weights(logits, tokens, mask, normalize):
     weight = {"sum": 1.0, "token": 1.0 / max(int(counted.sum()), 1)}.get(normalize)
     if weight is None:
         share = 1.0 / per_row.clamp_min(1).double() / max(int((per_row > 0).sum()), 1)
-        weight = share.expand(counted.shape)[counted].to(logits.dtype)
+        weight = share.expand(counted.shape)[counted]
     at = counted.nonzero()
     z = logits[at[:, 0], at[:, 1] - 1]
     z = z.float() if z.element_size() == 2 else z
     losses = -torch.log_softmax(z, -1).gather(-1, tokens[counted].long()[:, None])[:, 0]
-    return (weight * losses).sum()
+    return (weight * losses).sum().to(z.dtype)
 
 
 def shifted_the_wrong_way(logits, tokens, mask, normalize):

@@ -82,8 +82,8 @@ def entropy_ignores_a_shift(entropy, draw):
 def kl_is_not_symmetric(kl_divergence, draw):
     """the two directions differ as they should, on laws where they are far apart"""
     p, q = exact([[4.0, 0.0, 0.0]]) + draw.normal(1, 3, scale=0.1), draw.normal(1, 3, scale=0.1)
-    expect(kl_divergence(p, q), "KL(p||q)").close_to(twin(slow_kl, p, q), rtol=1e-7)
-    expect(kl_divergence(q, p), "KL(q||p)").close_to(twin(slow_kl, q, p), rtol=1e-7)
+    expect(kl_divergence(p, q), "KL(p||q)").close_to(twin(slow_kl, p, q), rtol=1e-6)
+    expect(kl_divergence(q, p), "KL(q||p)").close_to(twin(slow_kl, q, p), rtol=1e-6)
 
 
 @invariant("L0.04", points=0.5, hidden=True)
@@ -175,13 +175,15 @@ def the_gradient_of_attention(causal_attention, draw):
             return slow_attention(*[x if i == which else y for i, y in enumerate(inputs)], mask)
 
         gradient = causal_attention.gradient(*inputs, mask, wrt=which, weight=weight)
-        expect(gradient, f"the gradient of {name}").close_to(slope(moved, inputs[which], weight), rtol=1e-5)
+        expect(gradient, f"the gradient of {name}").close_to(slope(moved, inputs[which], weight), rtol=1e-4)
 
 
 @invariant("L0.06", points=0.5, hidden=True)
 def huge_scores_are_no_problem(causal_attention, draw):
-    """scores of magnitude 1e4 give the value of the best key"""
-    q, k, v = draw.normal(1, 1, 3, 2, scale=100), draw.normal(1, 1, 3, 2, scale=100), draw.normal(1, 1, 3, 2)
+    """scores of magnitude 1e5, of either sign, give the value of the best visible key"""
+    # the first query sees one key, and that one scores very low; scores far apart leave single precision no doubt which is best
+    q, v = torch.full((1, 1, 3, 2), 400.0, dtype=torch.float64), draw.normal(1, 1, 3, 2)
+    k = exact([-400.0, -100.0, draw.choice([-300.0, 300.0])])[None, None, :, None].repeat(1, 1, 1, 2)
     mask = torch.ones(1, 3).long()
     expect(causal_attention(q, k, v, mask)).close_to(slow_attention(q, k, v, mask), rtol=1e-6)
 
@@ -227,7 +229,7 @@ def splitting_a_batch_adds_up(sft_loss, draw):
     longer = torch.cat([mask, torch.zeros(5, 3, dtype=torch.bool)], 1)
     for how in HOW:
         got = sft_loss(*padded, longer, normalize=how)
-        expect(got, f'"{how}" with padding').close_to(exact(slow_sft(logits, tokens, mask, how)), rtol=1e-7)
+        expect(got, f'"{how}" with padding').close_to(exact(slow_sft(logits, tokens, mask, how)), rtol=1e-6)
 
 
 # ---------------------------------------------------------------- bug hunt: faults that the students have not seen

@@ -265,6 +265,13 @@ def exp_minus_one(logp, logq):
 
 
 @mutant(of="kl_estimates", kills="L0.05")
+def clipped(logp, logq):
+    """This looks like differences clipped to a range: rare, far samples carry much of the mean, clipped ones no gradient."""
+    gap = (logp - logq).clamp(-10, 10)
+    return prob.kl_estimates(gap, torch.zeros_like(gap))
+
+
+@mutant(of="kl_estimates", kills="L0.05")
 def averaged(logp, logq):
     """This looks like a mean over the samples: the estimates are asked for entry by entry."""
     return {name: value.mean() for name, value in prob.kl_estimates(logp, logq).items()}
@@ -335,6 +342,13 @@ def lonely_queries_average(q, k, v, key_mask):
     allowed = _causal(q) & key_mask.bool()[:, None, None, :]
     scores = ((q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])).masked_fill(~allowed, -1e9)
     return torch.softmax(scores, -1) @ v
+
+
+@mutant(of="causal_attention", kills="L0.06")
+def hidden_scores_are_not_low_enough(q, k, v, key_mask):
+    """This looks like -1e4 in place of -inf: a visible key can score lower than that, and then hidden ones take its weight."""
+    allowed = _causal(q) & key_mask.bool()[:, None, None, :]
+    return _attention(q, k, torch.where(key_mask.bool()[:, None, :, None], v, 0.0), allowed, fill=-1e4)
 
 
 @mutant(of="causal_attention", kills="L0.06")
@@ -605,6 +619,12 @@ def an_epsilon_in_the_denominator(x, mask, dim=None):
     """This looks like count + epsilon: the mean of a short row is then a little too small."""
     kept, m = torch.where(mask.bool(), x, 0.0), mask.to(x.dtype)
     return kept.sum() / (m.sum() + 1e-4) if dim is None else kept.sum(dim) / (m.sum(dim) + 1e-4)
+
+
+@mutant(of="masked_mean", kills="L0.08")
+def last_dimension_only(x, mask, dim=None):
+    """This looks like the last dimension whatever was asked for."""
+    return masks.masked_mean(x, mask, None if dim is None else -1)
 
 
 @mutant(of="masked_mean", kills="L0.08")

@@ -4,7 +4,7 @@ A decoding holds `logits` [B,V] for the next token of each row. step(tokens) app
 what row rows[i] was, and forgets the rest.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -15,6 +15,7 @@ from course.models.causal_lm import CausalLM
 from course.models.decoder import Block, Decoder, rotary_table
 
 
+@runtime_checkable
 class Decoding(Protocol):
     logits: Float[Tensor, "batch vocab"]
 

@@ -566,9 +566,9 @@ say(
 #
 # ```python
 # def sft_loss(logits, tokens, mask, normalize):
-#     losses = -token_logprobs(logits, tokens)
-#     counted = mask[:, :-1].bool()
-#     losses = torch.where(counted, losses, torch.zeros_like(losses))
+#     nll = -token_logprobs(logits, tokens)      # [B, T-1]
+#     keep = mask[:, :-1].bool()                 # [B, T-1]
+#     nll = nll.masked_fill(~keep, 0.0)
 #     ...
 # ```
 #

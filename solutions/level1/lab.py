@@ -657,10 +657,10 @@ gains = {"by disagreement": [], "at random": []}
 for seed in tqdm(SEEDS, desc="seeds"):
     everything = decided(reviews.comparisons(1500, 100 + seed, asker))
     start, unlabelled = everything[:100], everything[100:]
-    generator = torch.Generator().manual_seed(seed)
+    resampling = torch.Generator().manual_seed(seed)
     ensemble = []
     for member in range(5):
-        resampled = [start[i] for i in torch.randint(len(start), (len(start),), generator=generator).tolist()]
+        resampled = [start[i] for i in torch.randint(len(start), (len(start),), generator=resampling).tolist()]
         ensemble.append(fit(resampled, 10 * seed + member))
     priority = query_priority(torch.stack([side_scores(model, unlabelled) for model in ensemble]).double())
     for name, temperature in (("by disagreement", TEMPERATURE), ("at random", 1e6)):
