@@ -189,7 +189,8 @@ class expect:
             for i, (g, e) in enumerate(zip(self.got, expected)):
                 expect(g, f"{self.what}[{i}]").close_to(e, rtol)
             return
-        got, wanted = self._numbers(), torch.as_tensor(expected)
+        got = self._numbers()
+        wanted = expected if isinstance(expected, torch.Tensor) else torch.as_tensor(expected, dtype=torch.float64)
         if got.shape != wanted.shape:
             self._fail(f"shape {tuple(wanted.shape)}", f"shape {tuple(got.shape)}")
         if got.dtype == torch.float32 and wanted.dtype == torch.float64:
