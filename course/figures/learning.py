@@ -7,7 +7,7 @@ import torch
 from course.figures.style import CYCLE, MARKERS, canvas, label
 
 
-def curves(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, title: str, x: str, y: str, log_y: bool = False) -> Any:
+def curves(series: Mapping[str, tuple[Sequence, Sequence]], *, title: str, x: str, y: str, log_y: bool = False) -> Any:
     """name -> (x values, y values); a marker per series, so that the lines can be told apart without colour."""
     figure, (panel,) = canvas(1, title=title)
     for (name, (xs, ys)), colour, marker in zip(series.items(), CYCLE, MARKERS):
@@ -19,7 +19,7 @@ def curves(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, tit
     return figure
 
 
-def seed_bands(series: Mapping[str, tuple[Sequence[float], Any]], *, title: str, x: str, y: str) -> Any:
+def seed_bands(series: Mapping[str, tuple[Sequence, Any]], *, title: str, x: str, y: str) -> Any:
     """name -> (x values, outcomes [seeds, len(x)]): the mean as a line, the range of the seeds as a band."""
     figure, (panel,) = canvas(1, title=title)
     for (name, (xs, outcomes)), colour, marker in zip(series.items(), CYCLE, MARKERS):

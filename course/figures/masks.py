@@ -8,14 +8,15 @@ from course.figures.style import BLUE, GREY, INK, ORANGE, PINK, canvas
 from course.language.serializer import ChatSerializer
 
 ROLE_COLOURS = {"system": GREY, "user": ORANGE, "assistant": BLUE, "tool": PINK}
-PER_LINE = 78  # characters
+PER_LINE = 110  # characters
 
 
 def mask_view(transcript: Any, tokenizer: Any, tokens: Tensor, mask: Tensor) -> Any:
-    """Each token in the colour of its turn's role; actions are filled and underlined, context is only outlined."""
+    """Each token in the colour of its turn's role; actions are filled, context is only outlined. Each turn starts a line."""
     words = [tokenizer.token(int(i)) for i in tokens]
-    roles = _roles(transcript, tokenizer, len(tokens))
-    lines = _lines(words)
+    turns = _turns(transcript, tokenizer, len(tokens))
+    roles = [transcript.turns[number].role if number >= 0 else "" for number in turns]
+    lines = _lines(words, turns)
     figure, (panel,) = canvas(1, width=9.6, height=0.55 + 0.34 * len(lines), title=_title(mask))
     panel.set_axis_off()
     panel.grid(False)
@@ -44,18 +45,20 @@ def _title(mask: Tensor) -> str:
     return f"{int(mask.sum())} of {len(mask)} tokens are the policy's own choice; only these are trained"
 
 
-def _roles(transcript: Any, tokenizer: Any, count: int) -> list[str]:
-    """The role of each token's turn, by the transcript's structure: a policy may sample the token that opens another role's turn."""
+def _turns(transcript: Any, tokenizer: Any, count: int) -> list[int]:
+    """The turn of each token, by the transcript's structure: a policy may sample the token that opens another role's turn."""
     spans = ChatSerializer().encode(transcript, tokenizer).spans
-    roles = [transcript.turns[s.turn_index].role if s.turn_index >= 0 else "" for s in spans for _ in range(s.start, s.stop)]
-    return (roles + [""] * count)[:count]
+    turns = [span.turn_index for span in spans for _ in range(span.start, span.stop)]
+    return (turns + [-1] * count)[:count]
 
 
-def _lines(words: list[str]) -> list[list[int]]:
+def _lines(words: list[str], turns: list[int]) -> list[list[int]]:
+    """Indices of the tokens of each line; a new turn starts a new line."""
     lines, used = [[]], 0.0
     for index, word in enumerate(words):
         width = len(word) + 1.9
-        if used + width > PER_LINE and lines[-1]:
+        turned = index > 0 and turns[index] != turns[index - 1] and turns[index - 1] >= 0
+        if lines[-1] and (turned or used + width > PER_LINE):
             lines.append([])
             used = 0.0
         lines[-1].append(index)

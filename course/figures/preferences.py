@@ -9,7 +9,7 @@ from torch import Tensor
 from course.figures.style import BLUE, CYCLE, GREEN, GREY, INK, MARKERS, ORANGE, RED, canvas, label
 
 
-def labels_and_noise(outcomes: Mapping[str, tuple[Sequence[int], Sequence[float], Sequence[float]]], *, title: str) -> Any:
+def labels_and_noise(outcomes: Mapping[str, tuple[Sequence, Sequence, Sequence]], *, title: str) -> Any:
     """name -> (numbers of labels, held-out accuracy against gold, correlation with gold)."""
     figure, (left, right) = canvas(2, title=title)
     for (name, (counts, accuracy, correlation)), colour, marker in zip(outcomes.items(), CYCLE, MARKERS):

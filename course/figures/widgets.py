@@ -3,7 +3,7 @@
 from typing import Any, Callable
 
 
-def sliders(figure_of: Callable[..., Any], **ranges: tuple[float, float, float, float]) -> Any:
+def sliders(figure_of: Callable[..., Any], **ranges: tuple) -> Any:
     """A slider for each argument of figure_of, given as name=(low, high, step, start); integers stay integers."""
     import ipywidgets as widgets
 
@@ -19,7 +19,7 @@ def sliders(figure_of: Callable[..., Any], **ranges: tuple[float, float, float, 
     return widgets.VBox([*controls.values(), picture])
 
 
-def _slider(name: str, low: float, high: float, step: float, start: float) -> Any:
+def _slider(name: str, low: float | int, high: float | int, step: float | int, start: float | int) -> Any:
     import ipywidgets as widgets
 
     kind = widgets.IntSlider if all(isinstance(v, int) for v in (low, high, step, start)) else widgets.FloatSlider

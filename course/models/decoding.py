@@ -29,7 +29,7 @@ def start_decoding(model: Any, prompts: Tensor, prompt_mask: Tensor, capacity: i
     if isinstance(model, Decoder):
         return CachedDecoding(model, prompts, prompt_mask, capacity)
     if isinstance(model, CausalLM):
-        return HuggingFaceDecoding(model, prompts, prompt_mask)
+        return HuggingFaceDecoding(model, prompts, prompt_mask, capacity)
     return FullDecoding(model, prompts, prompt_mask)
 
 

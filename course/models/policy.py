@@ -35,6 +35,10 @@ class Policy(nn.Module):
         if tokenizer is not None and vocab is not None and vocab < tokenizer.vocab_size:
             raise ValueError(f"tokenizer must fit the model's vocabulary of {vocab}; it has {tokenizer.vocab_size} tokens")
 
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
     def forward(
         self, ids: Int[Tensor, "batch time"], attention_mask: Shaped[Tensor, "batch time"] | None = None
     ) -> Float[Tensor, "batch time vocab"]:

@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Level 0 · Probability and masks
 #
-# A language model is a law over the next token. Everything in this course is arithmetic on that law: which tokens did the policy
-# choose, how likely were they, how far did the law move. Most bugs in real training code are not in the clever part. They are a
-# shift by one, a mask that is off by a role, a mean over the wrong denominator. This level makes those mistakes impossible to miss.
+# A language model gives a law over the next token: a probability for each entry of the vocabulary. Most of this course is arithmetic
+# on that law: which tokens did the policy (the model that acts) choose, how likely were they, how far did the law move. Many bugs in
+# training code are small: a shift by one, a mask that is off by a role, a mean over the wrong denominator. Here you meet each of them.
 #
 # **You will be able to**
 # - turn logits into log-probabilities that survive huge logits, impossible tokens and half precision;
@@ -21,12 +21,13 @@
 #
 # **You need** Python, tensors in PyTorch, and the idea of a probability distribution. No reinforcement learning yet.
 #
-# **Time** about 4 hours of work. {{measured}}
+# **Time** about 4 hours for the exercises and one more for the experiments and questions. {{measured}}
 #
-# **How an exercise works.** A card says how long it takes, what it is worth and which statements of the course's contract it proves.
-# Replace the line `raise NotImplementedError()` by your code, run the cell, then run the check below it. A check tells you what it
-# expected, what it got and, if your answer behaves like a mistake we know, which one. Stuck? Three hints are folded under each check:
-# a question, a pointer, almost code. When your notebook is graded, the same checks run again on other numbers, with a few more.
+# **How an exercise works.** A card says how long it takes, what it is worth and which statements its checks test: L0.01 is one, and
+# `statement("L0.01")` says it in words. Replace the line `raise NotImplementedError()` by your code, run the cell, then run the check
+# below it. A check tells you what it expected, what it got and, if your answer behaves like a mistake we know, which one. Gradients are
+# checked too, so compute with tensors all the way. Stuck? Three hints are folded under each check: a question, a pointer, almost code.
+# When your notebook is graded, the same checks run again on other numbers, with a few more.
 
 # %% tags=["parameters"]
 SEED = 0
@@ -54,7 +55,7 @@ from autograder import check, statement
 # $$\log p_i = z_i - \log\sum_j e^{z_j}$$
 #
 # Written like this it fails: $e^{z}$ overflows for $z$ above 709 in double precision and above 88 in single precision. Adding a
-# constant to all logits changes no probability, so you may subtract one first, and the right one makes the largest exponent $e^0$.
+# constant to all logits changes no probability, so you may subtract one first, and the right one makes the largest term $e^0=1$.
 # A logit of $-\infty$ is legal and means "impossible". In half precision (`float16`, `bfloat16`) the sum loses so many digits that the
 # reduction must run in `float32`; the result is then `float32`.
 #
@@ -93,8 +94,8 @@ check(log_softmax)
 #
 # $$\ell_t = \log p(y_{t+1}\mid y_{\le t}),\qquad t = 0,\dots,T-2,\qquad \log p(y_{1..T-1}\mid y_0)=\sum_t \ell_t .$$
 #
-# This shift is the most common bug in training code. It never crashes: the wrong version scores token $t$ with logits that have already
-# seen it, and the loss looks wonderful.
+# To get this shift wrong is a common bug, and it never crashes: the wrong version scores token $t$ with logits that have already seen it,
+# and the loss falls to almost nothing.
 
 # %% ng="solution:token_logprobs"
 def token_logprobs(logits, tokens):
@@ -122,13 +123,13 @@ check(token_logprobs)
 # %% [markdown]
 # {{card entropy}}
 #
-# Entropy is the mean surprise of a law, in nats:
+# The surprise of a token is $-\log p_i$, and entropy is the mean surprise of a law, in nats (natural logarithms):
 #
 # $$H(p) = -\sum_i p_i\log p_i,\qquad 0\log 0 := 0 .$$
 #
 # It is $\log V$ when all $V$ tokens are equally likely and 0 when one is certain. During RL it is the first curve to watch: a policy that
-# stops exploring shows it here. With an impossible token the naive formula computes $0\cdot(-\infty)$, which is NaN, and NaN spreads: one
-# masked vocabulary entry can silently destroy a run.
+# stops exploring shows it here. With an impossible token the formula as printed computes $0\cdot(-\infty)$, which is NaN, and NaN spreads: one
+# impossible entry can turn every weight of the model into NaN.
 
 # %% ng="solution:entropy"
 def entropy(logits):
@@ -163,15 +164,15 @@ check(entropy)
 # $$\mathrm{KL}(p\,\|\,q)=\sum_i p_i\,(\log p_i-\log q_i).$$
 #
 # It is never negative, is zero only for equal laws, and is **not symmetric**. An entry with $p_i=0$ adds nothing, whatever $q_i$ is. An
-# entry with $p_i>0$ and $q_i=0$ makes it $+\infty$: no finite penalty repairs a reference that calls impossible what the policy does.
-# In RLHF $p$ is the policy and $q$ the frozen reference.
+# entry with $p_i>0$ and $q_i=0$ makes it $+\infty$. In RLHF (reinforcement learning from human feedback) $p$ is the policy and $q$ a
+# frozen reference: if the reference calls a token impossible that the policy may choose, the penalty is infinite.
 
 # %% ng="solution:kl_divergence"
 def kl_divergence(p_logits, q_logits):
     """KL(p || q) of two softmax laws along the last dimension, in nats.
 
     p_logits, q_logits   [..., V] float; -inf marks an impossible entry
-    returns              [...] float >= 0; +inf where p has mass that q lacks
+    returns              [...] float >= 0; +inf where p has mass that q lacks; elsewhere the gradients of both are finite
     """
     ### BEGIN SOLUTION
     logp, logq = log_softmax(p_logits), log_softmax(q_logits)
@@ -196,13 +197,14 @@ check(kl_divergence)
 # %% [markdown]
 # {{card kl_estimates}}
 #
-# A real vocabulary has a hundred thousand entries and a response has hundreds of tokens: nobody sums over all responses. We sample
+# A vocabulary may have a hundred thousand entries and a response hundreds of tokens: nobody sums over all responses. We sample
 # $y\sim p$ and look only at $\log p(y)$ and $\log q(y)$. With $d=\log p(y)-\log q(y)$ three estimators are in use:
 #
 # $$k_1 = d,\qquad k_2=\tfrac12 d^2,\qquad k_3 = e^{-d}-1+d .$$
 #
-# $k_1$ and $k_3$ have the right mean. $k_1$ is often negative although the KL never is; $k_3$ never is. $k_2$ is biased. And a warning
-# that will matter in level 2: an estimator with the right *value* may have a useless *gradient* when you minimise it.
+# $k_1$ has the right mean, and so has $k_3$ if $p$ gives mass wherever $q$ does. $k_1$ is often negative although the KL never is; $k_3$
+# never is. $k_2$ is biased. And a warning for level 2: an estimator with the right *value* may have a useless *gradient* when you
+# minimise it.
 #
 # For small $d$, $e^{-d}-1$ loses all its digits in single precision; torch has a function for exactly this.
 
@@ -211,7 +213,7 @@ def kl_estimates(logp, logq):
     """Three estimates of KL(p || q) at samples drawn from p, entry by entry.
 
     logp, logq   [...] float: log-probabilities of the sampled values under p and under q
-    returns      dict with k1, k2, k3, each of the same shape
+    returns      dict with k1, k2, k3, each of the same shape and with a gradient
     """
     ### BEGIN SOLUTION
     d = logp - logq
@@ -224,8 +226,8 @@ check(kl_estimates)
 
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> Which of the three can be negative? Try d = -1 and d = +1 by hand. </details>
-# <details><summary>Hint 2: where to look</summary> The exponent of k3 is <i>minus</i> d: it is the ratio q/p. With the sign turned it
-# estimates another divergence. </details>
+# <details><summary>Hint 2: where to look</summary> The exponent of k3 is <i>minus</i> d: exp(-d) is the ratio q/p. With the sign turned
+# k3 estimates another divergence. </details>
 # <details><summary>Hint 3: almost code</summary> <code>torch.expm1(-d) + d</code> for k3. </details>
 
 # %% [markdown]
@@ -234,10 +236,11 @@ check(kl_estimates)
 # Two laws over six tokens: $p$, and $q$ which moves away from $p$ as the distance grows. For each distance we draw many small batches
 # from $p$ and look at the mean of $k_1$, $k_2$, $k_3$ in each batch.
 #
-# **Predict before you run:** for laws that nearly agree, which estimator has the smallest spread? And for laws far apart? Write it down.
+# **Predict before you run:** for laws that nearly agree, which of the unbiased two, $k_1$ and $k_3$, has the smaller spread? And for laws
+# far apart? And does a small spread make $k_2$ a good choice?
 
 # %%
-prediction_a = ""  # for example "k3 near, k1 far": write before you run the next cell
+prediction_a = ""  # in your words, for example "near: ..., far: ...": write before you run the next cell
 
 # %% tags=["experiment"]
 from course.figures import say
@@ -251,9 +254,10 @@ near, far = spread.rows[0], spread.rows[-1]
 say(
     f"**What came out.** At distance {near.distance:.1f} the exact KL is {near.exact:.3f} and the spread of k3 is "
     f"{near.sd['k3'] / near.sd['k1']:.2f} times that of k1. At distance {far.distance:.1f} the exact KL is {far.exact:.2f} and the same "
-    f"ratio is {far.sd['k3'] / far.sd['k1']:.1f}: where q is small, $e^{{-d}}$ is rare and huge. The mean of k2 is off by "
-    f"{abs(far.mean['k2'] - far.exact):.2f} there, and no number of samples repairs it.\n\n"
-    f"You predicted: {prediction_a or 'nothing (the fun is in writing it first)'}."
+    f"ratio is {far.sd['k3'] / far.sd['k1']:.1f}: where p is much smaller than q, $e^{{-d}}=q/p$ is huge, and such tokens are rarely drawn. "
+    f"The spread of k2 is small nearly everywhere, but its mean is off by {abs(far.mean['k2'] - far.exact):.2f} at the far end, and no number "
+    f"of samples repairs that.\n\n"
+    f"You predicted: {prediction_a or 'nothing'}."
 )
 
 # %% [markdown]
@@ -261,7 +265,8 @@ say(
 # has an expected gradient of exactly zero. You will meet that in level 2. It also assumes that samples really come from $p$: with top-p
 # or top-k sampling they come from another law, and then none of the three agrees with the exact KL.
 #
-# Move the sliders and watch one pair of laws, its exact KL in both directions and the three estimators.
+# Move the sliders and watch one pair of laws, its exact KL in both directions and the three estimators. At a large distance, look at
+# $k_3$: most batches lie below the exact value, and a few far above it (too far to be drawn) bring the mean back.
 
 # %% tags=["experiment"]
 from course.figures.widgets import sliders
@@ -283,11 +288,11 @@ sliders(
 # $$o_t=\sum_{s\in S_t} a_{ts}v_s,\qquad a_{t\cdot}=\operatorname{softmax}_{s\in S_t}\!\left(\frac{q_t\cdot k_s}{\sqrt D}\right),\qquad
 # S_t=\{s\le t:\ \text{key } s \text{ is real}\}.$$
 #
-# Two promises hang on $S_t$. **Causality:** nothing at or before $t$ may depend on a later token, or the log-probabilities of the last
-# exercise are not probabilities of anything. **Padding:** rows of a batch have different lengths and are padded, on the left for
+# Two promises hang on $S_t$. **Causality:** nothing at or before $t$ may depend on a later token, or the log-probabilities of exercise
+# 0.2 are not probabilities of anything. **Padding:** rows of a batch have different lengths and are padded, on the left for
 # sampling and often on the right for training; a row must come out as if it were alone. A query that may see no key at all (padding on
-# the left) gives zeros, never NaN. Padded keys and values may hold anything, NaN included; they must reach neither an output nor a
-# gradient at a real position.
+# the left) gives zeros, never NaN. A padded query behind real keys needs no special case: it is computed like any other, and nobody reads
+# it. Padded keys and values may hold anything, NaN included; they must reach neither an output nor a gradient at a real position.
 
 # %% ng="solution:causal_attention"
 def causal_attention(q, k, v, key_mask):
@@ -317,10 +322,10 @@ check(causal_attention)
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> Which entries of the T by T table of scores are allowed in row t? What does a softmax over
 # no entries give? </details>
-# <details><summary>Hint 2: where to look</summary> <code>torch.ones(T, T).tril()</code> for causality, <code>key_mask[:, None, None, :]</code>
-# for padding; forbidden scores become -inf <i>before</i> the softmax. A row of only -inf gives NaN: treat it. Padded keys and values may
-# hold NaN, and 0 times NaN is NaN, in the gradient too. </details>
-# <details><summary>Hint 3: almost code</summary> <code>allowed = causal &amp; key_mask[:, None, None, :]</code>;
+# <details><summary>Hint 2: where to look</summary> <code>torch.ones(T, T, dtype=torch.bool).tril()</code> for causality,
+# <code>key_mask.bool()[:, None, None, :]</code> for padding; forbidden scores become -inf <i>before</i> the softmax. A row of only -inf
+# gives NaN: treat it. Padded keys and values may hold NaN, and 0 times NaN is NaN, in the gradient too. </details>
+# <details><summary>Hint 3: almost code</summary> <code>allowed = causal &amp; key_mask.bool()[:, None, None, :]</code>;
 # set padded keys and values to 0 first; <code>scores.masked_fill(~allowed, -inf)</code> except in rows where nothing is allowed; after the
 # softmax set forbidden weights to 0. </details>
 
@@ -378,13 +383,13 @@ def action_mask(transcript, tokenizer):
 check(action_mask)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> There are four kinds of end token in such a transcript. Which of them did the policy
-# choose? </details>
+# <details><summary>Hint 1: a question</summary> An end token can stand after a written turn, at the end of a sampled turn, or after one that
+# was cut off. Which of the three did the policy choose? </details>
 # <details><summary>Hint 2: where to look</summary> Ask the structure (<code>turn.sampled</code>, <code>turn.stop</code>, whether a turn follows),
 # never the ids: an end token's id says nothing about who wrote it. </details>
 # <details><summary>Hint 3: almost code</summary> For each turn append the role token with mask 0, then the content with mask
-# <code>turn.sampled</code>; then an end token with mask 0, unless the sampled ids already hold it or the turn was cut off and is the last
-# one. </details>
+# <code>turn.sampled</code>; then an end token with mask 0, unless the turn was sampled and either stopped with <code>StopReason.END</code>
+# (its ids hold the end token) or is the last one. </details>
 
 # %% [markdown]
 # ### Experiment B · See the mask
@@ -402,8 +407,9 @@ mask_view(example, tokenizer, shown_tokens, shown_mask)
 
 # %% tags=["experiment"]
 say(
-    f"**What came out.** {int(shown_mask.sum())} of {len(shown_mask)} tokens are actions, a fraction of {float(shown_mask.double().mean()):.2f}. "
-    f"You predicted {prediction_b or 'nothing'}. Everything else is context: the policy reads it and is never trained to produce it.\n\n"
+    f"**What came out.** {int(shown_mask.sum())} of {len(shown_mask)} tokens are actions, a fraction of "
+    f"{float(shown_mask.double().mean()):.2f}. You predicted: {prediction_b or 'nothing'}. Everything else is context: the policy reads it and "
+    "is never trained to produce it.\n\n"
     "**What the figure cannot show:** whether the *right* ids were kept. Two different token sequences can spell the same words; only the "
     "recorded ids say what was sampled."
 )
@@ -411,11 +417,12 @@ say(
 # %% [markdown]
 # {{card masked_mean}}
 #
-# $$\operatorname{mean}(x; m)=\frac{\sum_i m_i x_i}{\sum_i m_i},\qquad \text{and } 0 \text{ where nothing is masked in.}$$
+# $$\operatorname{mean}(x; m)=\frac{\sum_i m_i x_i}{\sum_i m_i},\qquad \text{and } 0 \text{ where the mask is empty.}$$
 #
-# It looks like one line. It has three traps: the denominator is the number of *counted* entries; an empty mask must give 0 and keep its
-# gradient finite; and a masked entry may hold anything, NaN and infinity included, without reaching the value or the gradient. Because
-# $0\cdot\mathrm{NaN}=\mathrm{NaN}$, multiplying by the mask is not masking.
+# It looks like one line and has three traps: the denominator is the number of *counted* entries (mask 1); an empty mask must give 0 and
+# keep its gradient finite; and a masked-out entry may hold anything, NaN and infinity included, without reaching the value or the
+# gradient. Because $0\cdot\mathrm{NaN}=\mathrm{NaN}$, multiplying by the mask is not masking. A NaN at a *counted* entry is a real fault:
+# let it through.
 
 # %% ng="solution:masked_mean"
 def masked_mean(x, mask, dim=None):
@@ -441,8 +448,8 @@ check(masked_mean)
 
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> What is <code>float('nan') * 0</code>? </details>
-# <details><summary>Hint 2: where to look</summary> <code>torch.where</code> selects without multiplying; its gradient is 0 on the branch that
-# was not taken, provided the bad value is in <code>x</code> itself and not computed from it. </details>
+# <details><summary>Hint 2: where to look</summary> <code>torch.where</code> selects without multiplying, and its gradient is 0 on the branch
+# that was not taken. Select first and compute with what is left. It wants a bool condition: <code>mask.bool()</code>. </details>
 # <details><summary>Hint 3: almost code</summary> <code>where(mask, x, 0).sum(dim) / mask.sum(dim).clamp_min(1)</code> </details>
 
 # %% [markdown]
@@ -454,9 +461,9 @@ check(masked_mean)
 # $$\text{sum: } -\sum_{b,t} m\,\ell\qquad \text{token: } \frac{-\sum_{b,t} m\,\ell}{\sum_{b,t}m}\qquad
 # \text{record: } \frac1{B'}\sum_b \frac{-\sum_t m_{b,t}\,\ell_{b,t}}{\sum_t m_{b,t}}$$
 #
-# where $B'$ counts the records that have a counted token. These are three different objectives. With one answer of 3 tokens and one of 300, the
-# token mean gives the long one a hundred times the weight, the record mean gives both the same. Neither is wrong; not knowing which one
-# you use is.
+# where $B'$ counts the records (rows) that have a counted token, and the outer sum runs over these. They are three different objectives.
+# With one answer of 3 tokens and one of 300, the token mean gives the long one a hundred times the weight, the record mean gives both the
+# same. Neither is wrong, but you should know which one you use.
 
 # %% ng="solution:sft_loss"
 def sft_loss(logits, tokens, mask, normalize):
@@ -492,19 +499,21 @@ check(sft_loss)
 # <details><summary>Hint 2: where to look</summary> For "record", take each row's own mean first; rows without a counted token belong neither to
 # the sum nor to the count. </details>
 # <details><summary>Hint 3: almost code</summary> <code>losses = where(mask[:, 1:], -token_logprobs(...), 0)</code>; then
-# <code>losses.sum() / count</code>, or <code>(losses.sum(1) / count_per_row).sum() / rows_with_a_token</code>. </details>
+# <code>losses.sum() / count</code>, or <code>(losses.sum(1) / count_per_row).sum() / rows_with_a_token</code>, every count clamped to at
+# least 1. </details>
 
 # %% [markdown]
 # ### Experiment C · Low loss, bad behaviour
 #
-# Clone a writer of tiny film reviews with *your* `sft_loss`: a small decoder learns from demonstrations such as `the movie was very good . <end>`. The language has a
-# grammar, so that we can see exactly how much probability the policy gives to words that are **wrong** at each place.
+# Clone a writer of tiny film reviews with *your* `sft_loss`: a small decoder learns from demonstrations such as
+# `the movie was very good . <end>`. The language has a grammar, so that we can say exactly how much probability the policy gives to words
+# that are **wrong** at each place.
 #
-# Then two questions about the same weights. *Teacher forcing:* after a prefix that the demonstrator wrote, how likely is a wrong next word? *Interaction:* after a
-# prefix that the policy wrote itself?
+# Then we ask two questions about the same weights. *Teacher forcing:* after a prefix that the demonstrator wrote, how likely is a wrong
+# next word? *Interaction:* and after a prefix that the policy wrote itself?
 #
-# **Predict before you run:** early in a review, do the two differ? Late in a review? And is the loss per token higher on held-out demonstrations or on the policy's own
-# samples?
+# **Predict before you run:** do the two differ early in a review? And late? Is the loss per token higher on held-out demonstrations or on
+# the policy's own samples?
 
 # %%
 prediction_c = ""
@@ -526,11 +535,17 @@ def token_loss(logits, tokens, mask):
 
 
 losses = []
-for step in tqdm(sft(policy, demonstrations, loss=token_loss, steps=STEPS, lr=3e-3, batch_size=32, seed=SEED), total=STEPS, desc="cloning"):
+training = sft(policy, demonstrations, loss=token_loss, steps=STEPS, lr=3e-3, batch_size=32, seed=SEED)
+for step in tqdm(training, total=STEPS, desc="cloning"):
     losses.append(step.loss)
-curves({"demonstrations": (range(len(losses)), losses)}, title="Cloning works: the loss falls", x="optimiser step", y="loss, nats per token")
+curves(
+    {"demonstrations": (range(len(losses)), losses)},
+    title="The loss on demonstrations falls",
+    x="optimiser step", y="loss of a batch, nats per token",
+)  # fmt: skip
 
 # %% tags=["experiment"]
+# The temperature is for the scores compared in the last paragraph below; losses and errors are those of the policy at temperature 1.
 interaction = measure_interaction(policy, SEED, temperature=0.7)
 places = range(1, len(interaction["own_error"]) + 1)
 curves(
@@ -539,7 +554,7 @@ curves(
         "after its own words": (places, interaction["own_error"].tolist()),
     },
     title="The same weights make more mistakes after their own words",
-    x="place in the review, tokens", y="chance that the next word is wrong",
+    x="place after the prompt, tokens", y="chance that the next word is wrong",
 )  # fmt: skip
 
 # %% tags=["experiment"]
@@ -547,17 +562,19 @@ gap = interaction["own_error"] - interaction["forced_error"]
 third = len(gap) // 3
 agreement = float((interaction["recorded"] - interaction["recomputed"])[interaction["action_mask"]].abs().max())
 say(
-    f"**What came out.** The loss is {interaction['demo_loss']:.2f} nats per token on held-out demonstrations and {interaction['own_loss']:.2f} on the policy's own samples. A "
-    f"wrong next word is more likely by {float(gap[:third].mean()):.3f} after its own words early in a review, and by {float(gap[-third:].mean()):.3f} late: mistakes lead to places "
-    f"that no demonstration shows. You predicted: {prediction_c or 'nothing'}.\n\n"
-    f"And a check that should hold in every pipeline: log-probabilities noted *while sampling* at temperature {interaction['temperature']} and those of a teacher-forced pass over the "
-    f"same tokens at the same temperature differ by at most {agreement:.0e}. Score them at another temperature, or after an update, and they are those of another policy."
+    f"**What came out.** The loss is {interaction['demo_loss']:.2f} nats per token on held-out demonstrations and "
+    f"{interaction['own_loss']:.2f} on the policy's own samples. After its own words a wrong next word is more likely by "
+    f"{float(gap[:third].mean()):.3f} in the first third of the places and by {float(gap[-third:].mean()):.3f} in the last: a mistake leads "
+    f"to places that no demonstration shows. You predicted: {prediction_c or 'nothing'}.\n\n"
+    f"And a check that should hold in every pipeline: log-probabilities noted *while sampling* at temperature {interaction['temperature']} "
+    f"and those of a teacher-forced pass over the same tokens at the same temperature differ by at most {agreement:.0e}. Score the tokens "
+    f"at another temperature, or after an update, and you get the log-probabilities of another policy."
 )
 
 # %% [markdown]
-# **What the figure cannot show.** One seed; the late places are averages over the few reviews that are that long, and those of the two curves are not the same reviews. The size of the
-# gap belongs to this small policy, which was stopped early on purpose. That own prefixes differ from demonstrated ones holds for every cloned policy; how much it costs, you must
-# measure where it acts.
+# **What the figure cannot show.** It shows one seed. The late places are averages over the few reviews that are that long, and those of
+# the two curves are not the same reviews. The size of the gap belongs to this small policy, which was stopped early on purpose. The
+# policy's own prefixes differ from demonstrated ones whenever it is not a perfect copy; how much that costs, you must measure where it acts.
 
 # %% [markdown]
 # ## Part C · Bug hunt
@@ -577,14 +594,17 @@ say(
 # %% [markdown]
 # {{card test_sft_loss}}
 #
-# Reading finds one bug. A test finds the next one too. Write a function that gets *some* implementation of `sft_loss` and **raises** if it is
-# wrong, by `assert` or in any other way, and simply returns if it is right. When it is graded it meets several implementations in a secret order: right
-# ones, written in different ways, and wrong ones. You earn points for the wrong ones you catch, and **none at all if you reject a right one**.
+# Reading finds one bug; a test finds the next one too. Write a function that gets *some* implementation of `sft_loss`, **raises** if it is
+# wrong (by `assert` or in any other way) and simply returns if it is right. When it is graded it meets several implementations in a secret
+# order: right ones, written in different ways, and wrong ones, in groups. A group counts if you catch all of it, and **does not count if
+# you reject a right one**. Right ones add in different orders and differ in the last digits: compare in `float64` and with a tolerance.
 #
-# Faults you may meet: the mask is shifted the wrong way, or ignored; a mean is taken over the wrong number of tokens or of records; two of
-# the three normalisations are the same; a NaN at a position that is masked out gets through; a batch with nothing to learn does not give 0; the gradient is cut.
+# Faults you may meet: the mask is shifted the wrong way, or ignored; the sign is lost; a mean is taken over the wrong number of tokens or
+# of records; two of the three normalisations are the same; a NaN at a position that is masked out gets through; a batch with nothing to
+# learn does not give 0; the value is right and the gradient is cut.
 #
-# Small inputs whose answer you know by hand make the best tests. With logits of zeros every token has probability $1/V$.
+# Small inputs whose answer you know by hand make the best tests. With logits of zeros every token has probability $1/V$. The visible check
+# tries two of these faults, the grader all of them.
 
 # %% ng="solution:test_sft_loss"
 def test_sft_loss(loss):
@@ -629,9 +649,11 @@ check(test_sft_loss)
 # <details><summary>Hint 1: a question</summary> For two records with 1 and 3 counted tokens, what must the three normalisations give if
 # every token costs the same? And if they cost differently? </details>
 # <details><summary>Hint 2: where to look</summary> Compare with a value you compute yourself from <code>token_logprobs</code>, on a batch with a
-# gap in the mask, with rows of different length and one row with no counted token. Then an empty mask. Then the gradient. </details>
-# <details><summary>Hint 3: almost code</summary> <code>assert abs(loss(logits, tokens, mask, "record") - mean of row means) &lt; 1e-9</code>, the same for
-# "token" and "sum"; <code>assert loss(..., zeros, how) == 0</code>; put NaN into logits that predict masked tokens and ask again. </details>
+# gap in the mask, with rows of different length and one row with no counted token, in <code>float64</code>. Then an empty mask. Then the
+# gradient. </details>
+# <details><summary>Hint 3: almost code</summary> <code>assert abs(loss(logits, tokens, mask, "record") - mean of row means) &lt; 1e-9</code>, the
+# same for "token" and "sum"; <code>assert loss(..., zeros, how) == 0</code>; put NaN into logits that predict masked tokens and ask again;
+# <code>torch.autograd.grad(loss(...), logits)</code> must not be 0 where a counted token is predicted. </details>
 
 # %% [markdown]
 # ## Part D · Exit test
@@ -639,10 +661,11 @@ check(test_sft_loss)
 # %% [markdown]
 # {{card find_actions}}
 #
-# Everything together. Given a transcript and a policy, return **where** the policy's actions are and **how likely** all of them were.
+# Given a transcript and a policy, return **where** the policy's actions are and **how likely** all of them were.
 #
 # `policy.tokenizer` is the tokenizer and `policy(ids)` gives logits `[B, T, V]` for ids `[B, T]`. Positions count in the encoded transcript, so
 # that `tokens[positions]` are the sampled tokens. The total is $\sum_{t\in\text{positions}} \log p(y_t\mid y_{<t})$, a scalar; the empty sum is 0.
+# It needs no gradient.
 
 # %% ng="solution:find_actions"
 def find_actions(transcript, policy):
@@ -677,8 +700,8 @@ check(find_actions)
 # A few sentences each. Say what you would measure, not only what you believe.
 
 # %% [markdown]
-# **Q1.** Two teams train on the same data with the token mean and with the record mean. One has three long answers among a thousand short
-# ones. Whose model will sound more like the long answers, why, and which plot would show it after one epoch?
+# **Q1.** Two teams train on the same data, three long answers among a thousand short ones: one with the token mean, one with the record
+# mean. Whose model will sound more like the long answers, why, and which plot would show it after one epoch?
 
 # %% [markdown] ng="manual:question_denominator:3"
 # The token mean. A token counts the same there wherever it stands, so three very long answers carry as much weight as many short ones; the
@@ -697,14 +720,17 @@ check(find_actions)
 # *(Full marks: two different faults, each with a test that fails on the faulty mask.)*
 
 # %% [markdown]
-# **Q3.** In Experiment C the loss on demonstrations was still falling. Would a lower value have repaired the policy's behaviour on its own
-# samples? What data would you collect instead?
+# **Q3.** In Experiment C training was stopped early. Would more steps on the same demonstrations repair the policy's behaviour on its own
+# samples? What would you measure to find out, and what data would you collect if they did not?
 
 # %% [markdown] ng="manual:question_shift:3"
-# No. The loss measures the next token after prefixes that the demonstrator wrote. The policy's own prefixes contain its own mistakes, which
-# the demonstrations never contain, and nothing in the loss says what to do after them. More of the same data moves the first mistake later but does
-# not teach recovery. Collect labels or rewards on the policy's own samples: corrections of its prefixes (as in DAgger), preferences between
-# its samples, or a reward for the outcome. *(Full marks: names the difference of the two state distributions and data on own samples.)*
+# The loss cannot tell: it measures the next token after prefixes that the demonstrator wrote. The policy's own prefixes contain its own
+# mistakes, which the demonstrations never contain, and nothing in the loss says what to do after them. In this small language more steps
+# do help, because a policy that hardly ever makes the first mistake hardly ever meets such a prefix; they move the first mistake later and
+# do not teach recovery. Measure the error after own prefixes, by place, at several numbers of steps and over seeds. If it stays, collect
+# labels or rewards on the policy's own samples: corrections of its prefixes (as in DAgger), preferences between its samples, or a reward
+# for the outcome. *(Full marks: names the difference of the two state distributions, a measurement on own samples, and data on own samples.
+# A plain yes or no earns nothing by itself.)*
 
 # %% [markdown]
 # ## What to read next
@@ -712,7 +738,7 @@ check(find_actions)
 # - Williams (1992) on score-function estimators, before level 2.
 # - Ross and Bagnell (2010) and Ross, Gordon and Bagnell (2011) on why errors compound when a cloned policy acts.
 # - Schulman's note "Approximating KL Divergence" (2020), where $k_1$, $k_2$, $k_3$ got their names.
-# - In this package: `course/prob.py`, `course/masks.py`, `course/language/masking.py`: your functions, with sources and tests.
+# - In this package: `course/prob.py`, `course/masks.py`, `course/language/masking.py`, where the same functions live. Look after handing in.
 
 # %%
 import resource

@@ -57,17 +57,17 @@ say(
 # ## How to work
 #
 # 1. Open `level0/lab.ipynb` from the file browser on the left. Work from top to bottom; later exercises use your earlier functions.
-# 2. Where it says *decide* or *predict*, write something down first. Being wrong on paper is how the figure below teaches you.
+# 2. Where it says *decide* or *predict*, write something down first: only then can the result surprise you.
 # 3. Replace `raise NotImplementedError()` by your answer, run the cell, run the check under it. The check compares with values computed
 #    independently, in double precision, and tests gradients too.
 # 4. Stuck for more than ten minutes? Open the first hint. Only then the second.
 # 5. **Restart the kernel and run all cells** before you hand in: what only works in your kernel's memory does not work in the grader's.
 #
-# **What is graded.** Only your answer cells and any cells you add. You may add cells, move cells, print, plot. The check cells are not taken from your
-# file; the grader runs its own, with other numbers and some further cases, in another process. Points are given per check.
+# **What is graded.** Only your answer cells and any cells you add. You may add cells, move cells, print, plot. The check cells are not taken
+# from your file; the grader runs its own, with other numbers and some further cases, in another process. Points are given per check.
 #
-# **Using an AI assistant.** Ask it to explain, to question you, to review a test you wrote. If it writes the answer, you have paid for the
-# course and sent somebody else. Nobody can see the difference in your points; you can in level 4.
+# **Using an AI assistant.** Ask it to explain, to question you, to review a test you wrote. If it writes the answer, your points look the
+# same, but the later levels build on what you would have learned by writing it.
 
 # %% [markdown]
 # ## When something fails
@@ -80,6 +80,6 @@ say(
 # | *expected shape … got shape …* | look at `keepdim`, and at the shapes in the docstring |
 # | *may not use … here* | the card bans that library call: writing it is the exercise |
 # | a check is right alone and wrong after "Run all" | you overwrote a name; use other names in cells you add |
-# | a cell hangs | interrupt the kernel (■); each check of a function has a time limit only when it is graded |
+# | a cell hangs | interrupt the kernel (■); checks have a time limit only when they are graded |
 # | a notebook will not open | `make lab` again: it restores missing files and never overwrites yours. Rename a broken file first |
 # | something with the machine | `course doctor` in a terminal says what was found and what each lack means |

@@ -1,0 +1,8 @@
+import pytest
+
+import tiny
+
+
+@pytest.fixture(scope="session")
+def models():
+    return tiny.all_models()

@@ -1,0 +1,49 @@
+"""What the README shows is run: its code on a small checkpoint made here, its commands against the command line."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from course.models import Policy
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("checkpoint")
+    config = LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
+        eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def test_the_code_runs_on_a_checkpoint_of_transformers(checkpoint):
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    namespace: dict = {}
+    exec(code.replace("/path/to/any/causal-lm", str(checkpoint)), namespace)
+    assert isinstance(namespace["policy"], Policy)
+    assert namespace["logprobs"].dtype == torch.float32
+    recorded, actions = namespace["samples"].logprobs, namespace["samples"].action_mask[:, 1:]
+    assert torch.allclose(recorded[actions], namespace["logprobs"][actions], atol=0.05)  # bfloat16, with and without a cache
+
+
+def test_every_command_in_it_exists():
+    from course.cli import app
+
+    known = {c.name or c.callback.__name__ for c in app.registered_commands}
+    named = set(re.findall(r"course ([a-z][a-z-]+)", re.sub(r"\n", " ", "".join(re.findall(r"`[^`]+`|    \.venv/bin/course [^\n]+", README)))))
+    assert named and named <= known
+
+
+def test_its_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
