@@ -126,7 +126,7 @@ def measured(folder: Path) -> str:
     """One sentence from measured.json, which `course run LEVEL --record` writes."""
     path = folder / "measured.json"
     if not path.exists():
-        return "Time and memory have not been measured here yet: `course run LEVEL --record` does it."
+        return ""
     row = json.loads(path.read_text())
     return (
         f"Measured: the whole notebook executes in {row['seconds'] / 60:.1f} minutes and {row['megabytes'] / 1000:.1f} GB on "

@@ -11,7 +11,7 @@ from typing import Any, Callable
 import torch
 
 from autograder.draw import Draw
-from autograder.framework import Check, CheckFailed, Direct, Implementation
+from autograder.framework import Check, CheckFailed, Direct, Implementation, Mutant
 from autograder.inside.execute import StudentError
 from autograder.levels import Level
 
@@ -40,7 +40,7 @@ def run_check(check: Check, implementation: Implementation, seed: int) -> str:
     except CheckFailed as failure:
         return str(failure)
     except StudentError as error:
-        if error.kind == "NotImplementedError":
+        if error.kind == "NotImplementedError" and not error.text:
             return "not implemented yet"
         return f"{check.function} raised {error}"
     except Exception as error:  # arithmetic on an answer of the wrong form
@@ -119,14 +119,24 @@ def _live_mistakes(number: int, name: str, seed: int) -> dict[str, str]:
     from autograder.levels import load
 
     level = load(number)
-    check = next(c for c in level.checks if c.name == name)
-    found: dict[str, str] = {}
+    return mistakes(level, next(c for c in level.checks if c.name == name), seed)
+
+
+def mistakes(level: Level, check: Check, seed: int) -> dict[str, str]:
+    """Left out: mistakes that draw their own random numbers, and answers that more than two mistakes share (all NaN, say)."""
+    found: dict[str, set[str]] = {}
     for mutant in level.mutants:
         if mutant.function == check.function:
-            direct = Direct(check.function, mutant.run)
-            if run_check(check, direct, seed):
-                found.setdefault(signature(direct.answers), mutant.message)
-    return found
+            first, again = (_signature(check, mutant, seed) for _ in range(2))
+            if first and first == again:
+                found.setdefault(first, set()).add(mutant.message)
+    return {answers: " Or: ".join(sorted(said)) for answers, said in found.items() if len(said) <= 2}
+
+
+def _signature(check: Check, mutant: Mutant, seed: int) -> str:
+    """What the mistake answers on this check, as a hash; empty if the check does not catch it."""
+    direct = Direct(check.function, mutant.run)
+    return signature(direct.answers) if run_check(check, direct, seed) else ""
 
 
 def hidden_count(level: Level, function: str) -> int:

@@ -8,8 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from autograder.framework import Check, Direct, Mutant
-from autograder.judge import PUBLIC_SEED, hidden_count, run_check, signature
+from autograder.judge import PUBLIC_SEED, hidden_count, mistakes
 from autograder.levels import load, numbers
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,6 +19,7 @@ CHECKS = ("__init__", "local", "framework", "draw", "judge", "levels", "bans", "
 def write_release(target: Path) -> int:
     """Write the zip; returns the number of files in it. The same checkout gives the same bytes."""
     files = {name: (ROOT / name).read_bytes() for name in TOP if (ROOT / name).exists()}
+    files |= _tree("docs", "*.png")
     files |= _tree("course", "*.py") | _tree("levels", "*") | _tree("autograder/inside", "*.py") | _tree("autograder/checks", "*.py")
     files |= {f"autograder/{name}.py": (ROOT / "autograder" / f"{name}.py").read_bytes() for name in CHECKS}
     files["autograder/invariants.toml"] = (ROOT / "autograder" / "invariants.toml").read_bytes()
@@ -41,18 +41,8 @@ def known_mistakes() -> dict[str, Any]:
         for check in level.checks:
             if check.hidden or check.home is not None:
                 continue
-            for mutant in level.mutants:
-                if mutant.function == check.function:
-                    first, again = (_signature(check, mutant) for _ in range(2))
-                    if first and first == again:  # a mistake that draws its own random numbers leaves no trace to compare with
-                        table.setdefault(check.name, {}).setdefault(first, mutant.message)
+            table[check.name] = mistakes(level, check, PUBLIC_SEED)
     return table
-
-
-def _signature(check: Check, mutant: Mutant) -> str:
-    """What the mistake answers on this check, as a hash; empty if the check does not catch it."""
-    direct = Direct(check.function, mutant.run)
-    return signature(direct.answers) if run_check(check, direct, PUBLIC_SEED) else ""
 
 
 def _tree(folder: str, pattern: str) -> dict[str, bytes]:

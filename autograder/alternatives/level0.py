@@ -159,7 +159,8 @@ def by_library(q, k, v, key_mask):
 
 @alternative(of="causal_attention")
 def attention_in_single_precision(q, k, v, key_mask):
-    q, k, v = q.float(), k.float(), v.float().nan_to_num(0, 0, 0)
+    real = key_mask.bool()[:, None, :, None]
+    q, k, v = q.float(), torch.where(real, k, 0.0).float(), torch.where(real, v, 0.0).float()
     time = q.size(2)
     blocked = torch.triu(torch.ones(time, time), 1).bool()[None, None] | (key_mask == 0)[:, None, None]
     scores = torch.einsum("bhtd,bhsd->bhts", q, k) / q.size(3) ** 0.5

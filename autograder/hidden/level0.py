@@ -1,7 +1,6 @@
 """Level 0: further cases, run only when a submission is graded. None of them reaches levels/, a release or a feedback page."""
 
 import itertools
-import itertools
 import math
 
 import torch
@@ -9,8 +8,11 @@ import torch
 from autograder.checks.level0 import (
     HOW, INF, P, Q, exact, must_catch, on_a_grid, sft_case, shifted_the_wrong_way, slope, slow_attention, slow_entropy,
     slow_find_actions, slow_kl, slow_layout, slow_log_softmax, slow_sft, small_policy, twin,
+    slow_token_logprobs,
+    toolchat,
 )  # fmt: skip
 from autograder.framework import CheckFailed, expect, invariant
+from autograder.inside.execute import StudentError
 
 
 @invariant("L0.01", points=0.5, hidden=True)
@@ -60,6 +62,17 @@ def with_an_end_token_too(token_logprobs, draw):
         tokens = torch.tensor(finished + cut)
         mass = mass + token_logprobs(table[tokens], tokens).sum(-1).exp().sum()
     expect(mass, "the probability of all responses together").close_to(exact(1.0), rtol=1e-5)
+
+
+@invariant("L0.02", points=0.5, hidden=True)
+def impossible_neighbours_do_not_matter(token_logprobs, draw):
+    """entries of -inf elsewhere in the vocabulary leave a token's log-probability as it is; an impossible token has -inf"""
+    logits, tokens = draw.normal(2, 4, 5), draw.integers(0, 5, 2, 4)
+    hot = torch.nn.functional.one_hot(tokens.roll(-1, dims=1), 5).bool()
+    logits[..., 1] = torch.where(hot[..., 1], logits[..., 1], -INF)
+    logits[1, 1, tokens[1, 2]] = -INF
+    logits[1, 1, (tokens[1, 2] + 1) % 5] = 0.5
+    expect(token_logprobs(logits, tokens)).close_to(slow_token_logprobs(logits, tokens), rtol=1e-6)
 
 
 @invariant("L0.03", points=0.5, hidden=True)
@@ -151,12 +164,12 @@ def truncated_sampling_breaks_the_agreement(kl_estimates, draw):
 
 @invariant("L0.06", points=1, hidden=True)
 def padding_may_hold_anything(causal_attention, draw):
-    """huge keys and NaN or infinite values at padded positions reach no output, and no gradient of a real query"""
+    """NaN, infinity and huge numbers in padded keys and values reach no output, and no gradient of a real query"""
     q, k, v = (draw.normal(2, 2, 4, 3) for _ in range(3))
     mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 0]]).bool()
     real = mask[:, None, :, None]
     clean = slow_attention(q, k, v, mask)
-    k = torch.where(real, k, 1e6)
+    k = torch.where(real, k, exact([1e6, math.nan])[:, None, None, None])
     v = torch.where(real, v, exact([math.nan, INF])[:, None, None, None])
     got = causal_attention(q, k, v, mask)
     expect(torch.where(real, got, 0.0), "the output beside spoiled padding").close_to(torch.where(real, clean, 0.0), rtol=1e-6)
@@ -206,6 +219,35 @@ def many_turns_and_the_shared_end_token(action_mask, draw):
     got = action_mask(transcript, tokenizer)
     expect(got[0], "the tokens").close_to(tokens)
     expect(got[1] * 1, "the mask").close_to(mask)
+
+
+@invariant("L0.07", points=0.5, hidden=True)
+def a_turn_cut_before_its_first_token(action_mask, draw):
+    """a sampled turn that was cut off before its first token has no action"""
+    from course.language import StopReason, Transcript, Turn
+
+    _, tokenizer = toolchat(draw)
+    empty = Turn("assistant", ids=(), sampled=True, stop=StopReason.LENGTH)
+    for turns in ((Turn("user", "hello ?"), empty), (Turn("user", "hello ?"), empty, Turn("user", "hello ?"), empty)):
+        tokens, mask = slow_layout(Transcript(turns), tokenizer)
+        got = action_mask(Transcript(turns), tokenizer)
+        expect(got[0], "the tokens").close_to(tokens)
+        expect(got[1] * 1, "the mask").close_to(mask)
+
+
+@invariant("L0.08", points=0.5, hidden=True)
+def a_nan_that_counts_is_not_hidden(masked_mean, draw):
+    """a NaN at a counted position shows: the mean is NaN, or an error says so"""
+    x, mask = draw.normal(3, 4), torch.ones(3, 4, dtype=torch.bool)
+    x[1, 2] = math.nan
+    try:
+        got = masked_mean(x, mask)
+    except StudentError as error:
+        if error.kind == "NotImplementedError":
+            raise
+        return
+    if bool(torch.as_tensor(got).isfinite()):
+        raise CheckFailed("the mean with a NaN that counts: expected NaN or an error, got a finite number")
 
 
 @invariant("L0.08", points=1, hidden=True)

@@ -856,3 +856,43 @@ def own_samples_never_drawn(seed):
     """This looks like the loss on demonstrations reported twice: nobody looked at the policy's own samples."""
     record = right_record(seed)
     return {**record, "own_loss": record["demo_loss"], "own_error": record["forced_error"]}
+
+
+# ---------------------------------------------------------------- found by working through the level
+
+
+@mutant(of="causal_attention", kills="L0.06")
+def cleans_the_values_only(q, k, v, key_mask):
+    """This looks like padded values set to 0 and padded keys left as they are: a NaN in a key reaches the gradient of the queries."""
+    real = key_mask.bool()
+    v = v.masked_fill(~real[:, None, :, None], 0.0)
+    allowed = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).tril() & real[:, None, None, :]
+    some = allowed.any(-1, keepdim=True)
+    scores = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).masked_fill(~allowed & some, -math.inf)
+    return torch.softmax(scores, -1).masked_fill(~allowed, 0.0) @ v
+
+
+@mutant(of="token_logprobs", kills="L0.02")
+def picks_by_multiplying(logits, tokens):
+    """This looks like log-probabilities times a one-hot table: an impossible entry elsewhere gives 0 times -inf, which is NaN."""
+    hot = torch.nn.functional.one_hot(tokens[:, 1:], logits.shape[-1])
+    return (torch.log_softmax(logits[:, :-1], -1) * hot).sum(-1)
+
+
+@mutant(of="masked_mean", kills="L0.08")
+def swallows_every_nan(x, mask, dim=None):
+    """This looks like nan_to_num on everything: a NaN that counts is a fault upstream, and it must show."""
+    m = mask.to(x.dtype)
+    kept = torch.nan_to_num(torch.where(mask.bool(), x, 0.0))
+    return kept.sum() / m.sum().clamp_min(1) if dim is None else kept.sum(dim) / m.sum(dim).clamp_min(1)
+
+
+@mutant(of="action_mask", kills="L0.07")
+def asks_the_last_id(transcript, tokenizer):
+    """This looks like the last sampled id asked whether a turn has ended: a turn may hold no id at all. Ask turn.stop."""
+    for turn in transcript.turns:
+        if turn.sampled:
+            turn.ids[-1]
+    from course.language import action_mask
+
+    return action_mask(transcript, tokenizer)

@@ -983,6 +983,6 @@ say(
 # - Gao, Schulman and Hilton (2022), what happens when a proxy is optimised: that is level 2.
 
 # %%
-import resource
+from course.doctor import peak_memory
 
-print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000:.0f} MB")
+print(f"peak memory {peak_memory():.0f} MB")
