@@ -19,7 +19,11 @@ def veto_of_function(exercise: Exercise, function: Callable) -> str:
     seen, queue, sources = set(), [function], []
     while queue:
         current = queue.pop()
-        if not inspect.isfunction(current) or current.__name__ in seen or current.__module__ not in ("__main__", function.__module__):
+        if (
+            not inspect.isfunction(current)
+            or current.__name__ in seen
+            or current.__module__ not in ("__main__", function.__module__)
+        ):
             continue
         seen.add(current.__name__)
         try:
@@ -102,7 +106,9 @@ def _bindings(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             found.update({n.id: [node] for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)})
         for field in ("body", "orelse", "finalbody", "handlers") if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) else ():
-            inner = [s for part in getattr(node, field, []) for s in (part.body if isinstance(part, ast.ExceptHandler) else [part])]
+            inner = [
+                s for part in getattr(node, field, []) for s in (part.body if isinstance(part, ast.ExceptHandler) else [part])
+            ]
             for name, nodes in _bindings(inner).items():
                 found.setdefault(name, []).extend(nodes)
     return found

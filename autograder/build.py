@@ -194,7 +194,9 @@ def differences() -> list[str]:
     with tempfile.TemporaryDirectory() as scratch:
         solutions, levels = Path(scratch, "solutions"), Path(scratch, "levels")
         for folder in {source.parent for source in sources()}:
-            shutil.copytree(folder, solutions / folder.name, ignore=shutil.ignore_patterns("*.ipynb", "__pycache__", ".ipynb_checkpoints"))
+            shutil.copytree(
+                folder, solutions / folder.name, ignore=shutil.ignore_patterns("*.ipynb", "__pycache__", ".ipynb_checkpoints")
+            )
         build(solutions, levels)
         return _compare(solutions, SOLUTIONS, "*.ipynb") + _compare(levels, LEVELS, "*")
 

@@ -36,7 +36,18 @@ def execute(notebook: Path, target: Path, *, fast: bool = False) -> dict[str, An
     """papermill in a process of its own. Success means that every code cell ran, not that papermill did not complain."""
     import nbformat
 
-    command = [sys.executable, "-m", "papermill", str(notebook), str(target), "--cwd", str(notebook.parent), "--no-progress-bar", "-k", "python3"]
+    command = [
+        sys.executable,
+        "-m",
+        "papermill",
+        str(notebook),
+        str(target),
+        "--cwd",
+        str(notebook.parent),
+        "--no-progress-bar",
+        "-k",
+        "python3",
+    ]
     tagged = any("parameters" in cell.metadata.get("tags", []) for cell in nbformat.read(notebook, 4).cells)
     command += ["-p", "FAST", str(fast)] if tagged else []
     started = time.monotonic()
@@ -50,7 +61,9 @@ def execute(notebook: Path, target: Path, *, fast: bool = False) -> dict[str, An
     if process.returncode != 0 or not target.exists():
         raise NotebookFailed(f"{notebook}: {log.decode('utf-8', 'replace')[-3000:]}")
     executed = nbformat.read(target, 4)
-    silent = [cell.id for cell in executed.cells if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None]
+    silent = [
+        cell.id for cell in executed.cells if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None
+    ]
     if silent:
         raise NotebookFailed(f"{notebook}: cells that never ran: {silent}")
     return {"notebook": notebook.name, "seconds": seconds, "megabytes": _peak(executed), "output": str(target)}
@@ -69,6 +82,13 @@ def _peak(executed: Any) -> float:
 def _record(folder: Path, row: dict[str, Any]) -> None:
     import torch
 
-    device = f"a {os.cpu_count()}-core {platform.machine()} CPU" if not torch.cuda.is_available() else torch.cuda.get_device_name()
-    data = {"seconds": round(row["seconds"]), "megabytes": round(row["megabytes"]), "device": device, "threads": torch.get_num_threads()}
+    device = (
+        f"a {os.cpu_count()}-core {platform.machine()} CPU" if not torch.cuda.is_available() else torch.cuda.get_device_name()
+    )
+    data = {
+        "seconds": round(row["seconds"]),
+        "megabytes": round(row["megabytes"]),
+        "device": device,
+        "threads": torch.get_num_threads(),
+    }
     (folder / "measured.json").write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")

@@ -112,7 +112,9 @@ class Implementation:
     def __call__(self, *args, **kwargs) -> Any:
         return self.answer(Call(self.name, args, kwargs))
 
-    def gradient(self, *args, wrt: int | tuple[int, ...] = 0, pick: Any = None, weight: torch.Tensor | None = None, **kwargs) -> Any:
+    def gradient(
+        self, *args, wrt: int | tuple[int, ...] = 0, pick: Any = None, weight: torch.Tensor | None = None, **kwargs
+    ) -> Any:
         """Gradient of sum(weight * output) with respect to the positional arguments `wrt`."""
         return self.answer(Call(self.name, args, kwargs, (wrt,) if isinstance(wrt, int) else tuple(wrt), pick, weight))
 

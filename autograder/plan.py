@@ -42,7 +42,9 @@ def make_plan(level: Level, seed: int) -> Plan:
             try:
                 check.run(direct, Draw(seed, check.name))
             except Exception as error:
-                raise RuntimeError(f"check {check.name} ({check.invariant}) rejects the package's own {check.function}: {error}") from error
+                raise RuntimeError(
+                    f"check {check.name} ({check.invariant}) rejects the package's own {check.function}: {error}"
+                ) from error
             calls += [(check.name, call) for call in direct.calls]
     return Plan(level, seed, tuple(calls))
 
@@ -74,6 +76,11 @@ def _read(path: Path, missing: str) -> Any:
         return StudentError("Malformed", f"the answer cannot be read ({type(error).__name__})")
     if isinstance(tree, dict) and set(tree) == {"value"}:
         return tree["value"]
-    if isinstance(tree, dict) and set(tree) == {"error", "text"} and isinstance(tree["error"], str) and isinstance(tree["text"], str):
+    if (
+        isinstance(tree, dict)
+        and set(tree) == {"error", "text"}
+        and isinstance(tree["error"], str)
+        and isinstance(tree["text"], str)
+    ):
         return StudentError(tree["error"][:60], tree["text"][:300])
     return StudentError("Malformed", "the answer is not in the expected form")

@@ -20,7 +20,9 @@ def write_release(target: Path) -> int:
     """Write the zip; returns the number of files in it. The same checkout gives the same bytes."""
     files = {name: (ROOT / name).read_bytes() for name in TOP if (ROOT / name).exists()}
     files |= _tree("docs", "*.png")
-    files |= _tree("course", "*.py") | _tree("levels", "*") | _tree("autograder/inside", "*.py") | _tree("autograder/checks", "*.py")
+    files |= (
+        _tree("course", "*.py") | _tree("levels", "*") | _tree("autograder/inside", "*.py") | _tree("autograder/checks", "*.py")
+    )
     files |= {f"autograder/{name}.py": (ROOT / "autograder" / f"{name}.py").read_bytes() for name in CHECKS}
     files["autograder/invariants.toml"] = (ROOT / "autograder" / "invariants.toml").read_bytes()
     files["autograder/known_mistakes.json"] = (json.dumps(known_mistakes(), indent=1, sort_keys=True) + "\n").encode()
@@ -46,5 +48,9 @@ def known_mistakes() -> dict[str, Any]:
 
 
 def _tree(folder: str, pattern: str) -> dict[str, bytes]:
-    paths = (p for p in (ROOT / folder).rglob(pattern) if p.is_file() and "__pycache__" not in p.parts and ".ipynb_checkpoints" not in p.parts)
+    paths = (
+        p
+        for p in (ROOT / folder).rglob(pattern)
+        if p.is_file() and "__pycache__" not in p.parts and ".ipynb_checkpoints" not in p.parts
+    )
     return {str(p.relative_to(ROOT)): p.read_bytes() for p in paths}

@@ -108,7 +108,9 @@ def _alternatives(level: Level, matrix: Matrix) -> int:
             for check in level.checks_of(alternative.function):
                 reason = run_check(check, Direct(alternative.function, alternative.run), seed)
                 if reason:
-                    reasons.append(f"{alternative.function}: alternative {alternative.name} fails {check.name} at seed {seed}: {reason}")
+                    reasons.append(
+                        f"{alternative.function}: alternative {alternative.name} fails {check.name} at seed {seed}: {reason}"
+                    )
         matrix.rejected += reasons
         accepted += not reasons
     return accepted

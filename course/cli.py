@@ -7,7 +7,9 @@ from typing import Annotated, Optional
 
 import typer
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Agentic reinforcement learning for language models: the course's commands.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Agentic reinforcement learning for language models: the course's commands."
+)
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -45,7 +47,11 @@ def lab(no_open: Annotated[bool, typer.Option("--no-open", help="only copy, do n
     if not no_open:
         jupyter = Path(sys.executable).parent / "jupyter"
         os.chdir(work)
-        os.execv(str(jupyter), [str(jupyter), "lab", "--LabApp.default_url=/lab/tree/start/start.ipynb"] + (["--allow-root"] if os.geteuid() == 0 else []))
+        os.execv(
+            str(jupyter),
+            [str(jupyter), "lab", "--LabApp.default_url=/lab/tree/start/start.ipynb"]
+            + (["--allow-root"] if os.geteuid() == 0 else []),
+        )
 
 
 @app.command()
@@ -74,7 +80,10 @@ def run(
     from autograder.execute import execute_folder
 
     for row in execute_folder(_folder(level), fast=fast, record=record, output=output):
-        print(f"{row['notebook']}: {row['seconds']:.0f} s, {row['megabytes']:.0f} MB" + (f", kept in {row['output']}" if output else ""))
+        print(
+            f"{row['notebook']}: {row['seconds']:.0f} s, {row['megabytes']:.0f} MB"
+            + (f", kept in {row['output']}" if output else "")
+        )
 
 
 @app.command()
@@ -186,7 +195,9 @@ def demo(folder: Annotated[Path, typer.Option(help="where the class is built and
 
 def _instructor() -> None:
     if not (ROOT / "solutions").is_dir():
-        _stop("this is the students' edition: it has no solutions and no hidden checks; this command needs the instructor's checkout")
+        _stop(
+            "this is the students' edition: it has no solutions and no hidden checks; this command needs the instructor's checkout"
+        )
 
 
 def _folder(level: str) -> str:

@@ -35,7 +35,12 @@ def _torch() -> Finding:
     import torch
 
     good = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) >= (2, 13)
-    return Finding("torch", torch.__version__, good, "" if good else "2.13 or newer is needed; bits are promised for the version in requirements.lock")
+    return Finding(
+        "torch",
+        torch.__version__,
+        good,
+        "" if good else "2.13 or newer is needed; bits are promised for the version in requirements.lock",
+    )
 
 
 def _device() -> Finding:
@@ -52,7 +57,12 @@ def _threads() -> Finding:
 
     count = torch.get_num_threads()
     source = "COURSE_THREADS" if "COURSE_THREADS" in os.environ else "the course's default"
-    return Finding("threads", f"{count} ({source})", True, "more are slower for the course's small models; bits are promised for one thread count")
+    return Finding(
+        "threads",
+        f"{count} ({source})",
+        True,
+        "more are slower for the course's small models; bits are promised for one thread count",
+    )
 
 
 def _memory() -> Finding:
@@ -91,9 +101,16 @@ def _sandbox(root: Path) -> Finding:
 
 def _browser() -> Finding:
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    return Finding("browser", found or "none", True, "" if found else "only the browser tests need Chromium; they are left out without it")
+    return Finding(
+        "browser", found or "none", True, "" if found else "only the browser tests need Chromium; they are left out without it"
+    )
 
 
 def _edition(root: Path) -> Finding:
     full = (root / "solutions").is_dir()
-    return Finding("edition", "instructor's" if full else "student's", True, "with solutions and hidden checks" if full else "visible checks only")
+    return Finding(
+        "edition",
+        "instructor's" if full else "student's",
+        True,
+        "with solutions and hidden checks" if full else "visible checks only",
+    )

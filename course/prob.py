@@ -65,9 +65,7 @@ def entropy(logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch"]:
     return -(logp.exp() * torch.where(logp == float("-inf"), 0.0, logp)).sum(-1)
 
 
-def kl_divergence(
-    p_logits: Float[Tensor, "*batch vocab"], q_logits: Float[Tensor, "*batch vocab"]
-) -> Float[Tensor, "*batch"]:
+def kl_divergence(p_logits: Float[Tensor, "*batch vocab"], q_logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch"]:
     """Kullback-Leibler divergence KL(p || q) of two laws given by logits.
 
         KL = sum over v of p_v (log p_v - log q_v),   with 0 log 0 = 0
@@ -79,9 +77,7 @@ def kl_divergence(
     Source: Kullback and Leibler 1951.
     """
     if p_logits.shape != q_logits.shape:
-        raise ValueError(
-            f"p_logits and q_logits must have one shape; got {tuple(p_logits.shape)} and {tuple(q_logits.shape)}"
-        )
+        raise ValueError(f"p_logits and q_logits must have one shape; got {tuple(p_logits.shape)} and {tuple(q_logits.shape)}")
     logp, logq = log_softmax(p_logits, "p_logits"), log_softmax(q_logits, "q_logits")
     p_allows, q_allows = logp != float("-inf"), logq != float("-inf")
     gap = torch.where(p_allows & q_allows, logp, 0.0) - torch.where(p_allows & q_allows, logq, 0.0)

@@ -493,7 +493,7 @@ def slow_sft_gradient(logits, tokens, mask, normalize):
 
 @invariant("L0.09", points=2, anchor=True)
 def the_three_losses_have_the_right_values(sft_loss, draw):
-    """"token", "record" and "sum" agree with a slow computation"""
+    """ "token", "record" and "sum" agree with a slow computation"""
     logits, tokens, mask = sft_case(draw)
     for how in HOW:
         wanted = exact(slow_sft(logits, tokens, mask, how))

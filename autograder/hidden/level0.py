@@ -116,6 +116,7 @@ def the_gradient_of_kl(kl_divergence, draw):
 @invariant("L0.05", points=1, hidden=True)
 def the_spread_of_k1_and_k3(kl_estimates, draw):
     """for p = (.99, .01), q = (.5, .5) the variance of k1 is 0.21 and of k3 19.96; for near laws k3 is the quieter one"""
+
     def spread(p, q):
         got = kl_estimates(p.log(), q.log())
         return [(p * got[name].square()).sum() - (p * got[name]).sum() ** 2 for name in ("k1", "k3")]
@@ -184,6 +185,7 @@ def the_gradient_of_attention(causal_attention, draw):
     inputs, weight = [draw.normal(1, 1, 3, 2) for _ in range(3)], draw.normal(1, 1, 3, 2)
     mask = torch.tensor([[draw.number(0, 2), 1, 1]])
     for which, name in enumerate("qkv"):
+
         def moved(x):
             return slow_attention(*[x if i == which else y for i, y in enumerate(inputs)], mask)
 

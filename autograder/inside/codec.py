@@ -91,7 +91,8 @@ def decode(tree: Any, tensors: dict[str, torch.Tensor], *, trusted: bool = False
         return items if tag == "list" else tuple(items)
     if tag == "dict":
         return {
-            decode(k, tensors, trusted=trusted, depth=depth + 1): decode(v, tensors, trusted=trusted, depth=depth + 1) for k, v in body
+            decode(k, tensors, trusted=trusted, depth=depth + 1): decode(v, tensors, trusted=trusted, depth=depth + 1)
+            for k, v in body
         }
     if trusted and tag == "candidate":
         return Candidate(body)

@@ -21,7 +21,6 @@ class Call:
     pick: Any = None
     weight: torch.Tensor | None = None
 
-
     def snapshot(self) -> "Call":
         """The call as it is now: a check may go on to write into the tensors that it passed."""
         return replace(self, args=tuple(_copy(a) for a in self.args), kwargs={k: _copy(v) for k, v in self.kwargs.items()})

@@ -481,6 +481,7 @@ def _rewritten(transcript, rewrite):
 @mutant(of="action_mask", kills="L0.11")
 def tokenises_again(transcript, tokenizer):
     """This looks like sampled ids decoded and encoded again: other ids can spell the same text, and special ones vanish."""
+
     def again(turn):
         end = (tokenizer.end_id,) if turn.stop is StopReason.END else ()
         return (*tokenizer.encode(tokenizer.decode([i for i in turn.ids if i != tokenizer.end_id])), *end)

@@ -17,8 +17,18 @@ def level1(seeds: int) -> dict[str, Any]:
     from course.objectives.preference import pairwise_reward_loss
 
     outcomes = tail_recipe(range(seeds), loss=pairwise_reward_loss)
-    settings = {"pairs_a": PAIRS_A, "pairs_b": PAIRS_B, "prompts": PROMPTS, "candidates": CANDIDATES, "held_out_pairs": HELD_OUT_PAIRS}
-    return {"recipe": "better accuracy, worse choice", "settings": settings, "outcomes": [asdict(outcome) for outcome in outcomes]}
+    settings = {
+        "pairs_a": PAIRS_A,
+        "pairs_b": PAIRS_B,
+        "prompts": PROMPTS,
+        "candidates": CANDIDATES,
+        "held_out_pairs": HELD_OUT_PAIRS,
+    }
+    return {
+        "recipe": "better accuracy, worse choice",
+        "settings": settings,
+        "outcomes": [asdict(outcome) for outcome in outcomes],
+    }
 
 
 RECIPES = {1: level1}
@@ -26,7 +36,12 @@ RECIPES = {1: level1}
 
 def machine() -> dict[str, Any]:
     """What bits are promised for: same machine kind, thread count and torch."""
-    return {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine(), "cpu": torch.backends.cpu.get_cpu_capability()}
+    return {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }
 
 
 def write_evidence(level: int, seeds: int, solutions: Path) -> Path:
@@ -41,5 +56,7 @@ def write_evidence(level: int, seeds: int, solutions: Path) -> Path:
 
 def _revision(folder: Path) -> str:
     """The commit the numbers were measured at, with a mark if files had changed since; unknown outside a checkout."""
-    run = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=folder, capture_output=True, text=True, env={**os.environ})
+    run = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=folder, capture_output=True, text=True, env={**os.environ}
+    )
     return run.stdout.strip() or "unknown"

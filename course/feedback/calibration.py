@@ -11,9 +11,7 @@ import torch.nn.functional as F
 from course.tasks.records import Comparison, PreferenceLabel
 
 
-def expected_calibration_error(
-    prob: Float[Tensor, "n"], label: Shaped[Tensor, "n"], bins: int = 10
-) -> Float[Tensor, ""]:
+def expected_calibration_error(prob: Float[Tensor, "n"], label: Shaped[Tensor, "n"], bins: int = 10) -> Float[Tensor, ""]:
     """Average distance between what was predicted and what happened, over predictions that are alike.
 
         sum over bins b of (n_b / N) * | mean of prob in b - mean of label in b |

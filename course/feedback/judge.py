@@ -9,9 +9,7 @@ import torch
 from course.masks import matched
 
 
-def average_orders(
-    shown_first: Float[Tensor, "*pairs"], shown_second: Float[Tensor, "*pairs"]
-) -> Float[Tensor, "*pairs"]:
+def average_orders(shown_first: Float[Tensor, "*pairs"], shown_second: Float[Tensor, "*pairs"]) -> Float[Tensor, "*pairs"]:
     """Probability that A is better, from a judge who was asked twice, with A shown first and with A shown second.
 
         P(A) = (P(first is better | A shown first) + 1 - P(first is better | B shown first)) / 2

@@ -11,7 +11,9 @@ def curves(series: Mapping[str, tuple[Sequence, Sequence]], *, title: str, x: st
     """name -> (x values, y values); a marker per series, so that the lines can be told apart without colour."""
     figure, (panel,) = canvas(1, title=title)
     for (name, (xs, ys)), colour, marker in zip(series.items(), CYCLE, MARKERS):
-        panel.plot(list(xs), list(ys), color=colour, marker=marker, markevery=max(1, len(list(xs)) // 10), markersize=4, label=name)
+        panel.plot(
+            list(xs), list(ys), color=colour, marker=marker, markevery=max(1, len(list(xs)) // 10), markersize=4, label=name
+        )
     label(panel, x=x, y=y)
     if log_y:
         panel.set_yscale("log")
@@ -24,7 +26,14 @@ def seed_bands(series: Mapping[str, tuple[Sequence, Any]], *, title: str, x: str
     figure, (panel,) = canvas(1, title=title)
     for (name, (xs, outcomes)), colour, marker in zip(series.items(), CYCLE, MARKERS):
         values = torch.as_tensor(outcomes, dtype=torch.float64)
-        panel.plot(list(xs), values.mean(0).tolist(), color=colour, marker=marker, markersize=4, label=f"{name} (mean of {len(values)} seeds)")
+        panel.plot(
+            list(xs),
+            values.mean(0).tolist(),
+            color=colour,
+            marker=marker,
+            markersize=4,
+            label=f"{name} (mean of {len(values)} seeds)",
+        )
         panel.fill_between(list(xs), values.amin(0).tolist(), values.amax(0).tolist(), color=colour, alpha=0.18, linewidth=0)
     label(panel, x=x, y=y)
     panel.legend(frameon=False)

@@ -25,7 +25,12 @@ def mask_view(transcript: Any, tokenizer: Any, tokens: Tensor, mask: Tensor) -> 
         for index in line:
             width = len(words[index]) + 1.0
             colour, action = ROLE_COLOURS.get(roles[index], INK), bool(mask[index])
-            box = {"boxstyle": "round,pad=0.18", "facecolor": colour if action else "white", "edgecolor": colour, "linewidth": 1.2}
+            box = {
+                "boxstyle": "round,pad=0.18",
+                "facecolor": colour if action else "white",
+                "edgecolor": colour,
+                "linewidth": 1.2,
+            }
             panel.text(
                 x + width / 2, -row, words[index], ha="center", va="center", family="monospace", fontsize=8.5,
                 color="white" if action else INK, bbox=box, fontweight="bold" if action else "normal",

@@ -27,11 +27,20 @@ def round_map() -> Any:
         x, y = place[name]
         style = {"boxstyle": "round,pad=0.55", "facecolor": "white", "edgecolor": colour, "linewidth": 2.2}
         text = f"{name}\n{what}\n{levels}"
-        boxes[name] = panel.text(x, y, text, ha="center", va="center", fontsize=9.5, color=INK, linespacing=1.45, bbox=style).get_bbox_patch()
+        boxes[name] = panel.text(
+            x, y, text, ha="center", va="center", fontsize=9.5, color=INK, linespacing=1.45, bbox=style
+        ).get_bbox_patch()
     order = [stage[0] for stage in STAGES]
     for name, following in zip(order, order[1:] + order[:1]):
         ends = {"patchA": boxes[name], "patchB": boxes[following], "shrinkA": 4, "shrinkB": 4}
-        arrow = {"arrowstyle": "-|>", "color": GREY, "linewidth": 1.8, "mutation_scale": 16, "connectionstyle": "arc3,rad=-0.12", **ends}
+        arrow = {
+            "arrowstyle": "-|>",
+            "color": GREY,
+            "linewidth": 1.8,
+            "mutation_scale": 16,
+            "connectionstyle": "arc3,rad=-0.12",
+            **ends,
+        }
         panel.annotate("", place[following], place[name], arrowprops=arrow)
     panel.text(0, 0, "policy\nand its records", ha="center", va="center", fontsize=10, color=INK, fontweight="bold")
     panel.set_xlim(-5.6, 5.6)

@@ -31,7 +31,11 @@ def reliability(curves: Mapping[str, tuple[Tensor, Tensor]], *, title: str, bins
     panel.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1, label="calibrated")
     for (name, (probability, happened)), colour, marker in zip(curves.items(), CYCLE, MARKERS):
         which = (probability * bins).long().clamp(0, bins - 1)
-        points = [(probability[which == b].mean(), happened[which == b].double().mean()) for b in range(bins) if int((which == b).sum()) >= 20]
+        points = [
+            (probability[which == b].mean(), happened[which == b].double().mean())
+            for b in range(bins)
+            if int((which == b).sum()) >= 20
+        ]
         panel.plot([float(x) for x, _ in points], [float(y) for _, y in points], color=colour, marker=marker, label=name)
     label(panel, x="predicted probability that the first is better", y="how often it was chosen")
     panel.legend(frameon=False)
@@ -48,19 +52,48 @@ def cycle_graph(names: Sequence[str], wins: Tensor, scores: Tensor, *, title: st
     boxes = []
     for name, (x, y) in zip(names, place):
         style = {"boxstyle": "circle,pad=0.5", "facecolor": "white", "edgecolor": BLUE, "linewidth": 2}
-        boxes.append(left.text(x, y, name, ha="center", va="center", fontsize=12, fontweight="bold", color=INK, bbox=style).get_bbox_patch())
+        boxes.append(
+            left.text(
+                x, y, name, ha="center", va="center", fontsize=12, fontweight="bold", color=INK, bbox=style
+            ).get_bbox_patch()
+        )
     for i in range(count):
         for j in range(count):
             if wins[i, j] > wins[j, i]:
-                arrow = {"arrowstyle": "-|>", "color": ORANGE, "linewidth": 2, "mutation_scale": 16, "patchA": boxes[i], "patchB": boxes[j]}
+                arrow = {
+                    "arrowstyle": "-|>",
+                    "color": ORANGE,
+                    "linewidth": 2,
+                    "mutation_scale": 16,
+                    "patchA": boxes[i],
+                    "patchB": boxes[j],
+                }
                 left.annotate("", place[j], place[i], arrowprops=arrow)
                 middle = (0.5 * (place[i][0] + place[j][0]), 0.5 * (place[i][1] + place[j][1]))
-                left.text(*middle, f"{int(wins[i, j])} : {int(wins[j, i])}", ha="center", va="center", color=INK, backgroundcolor="white", fontsize=9)
+                left.text(
+                    *middle,
+                    f"{int(wins[i, j])} : {int(wins[j, i])}",
+                    ha="center",
+                    va="center",
+                    color=INK,
+                    backgroundcolor="white",
+                    fontsize=9,
+                )
     left.set_xlim(-1.5, 1.5)
     left.set_ylim(-1.1, 1.4)
     left.set_title("an arrow points from the winner to the loser", loc="left", color=INK)
-    observed = [float(wins[i, j] / (wins[i, j] + wins[j, i])) for i in range(count) for j in range(count) if i != j and wins[i, j] + wins[j, i] > 0]
-    fitted = [float(torch.sigmoid(scores[i] - scores[j])) for i in range(count) for j in range(count) if i != j and wins[i, j] + wins[j, i] > 0]
+    observed = [
+        float(wins[i, j] / (wins[i, j] + wins[j, i]))
+        for i in range(count)
+        for j in range(count)
+        if i != j and wins[i, j] + wins[j, i] > 0
+    ]
+    fitted = [
+        float(torch.sigmoid(scores[i] - scores[j]))
+        for i in range(count)
+        for j in range(count)
+        if i != j and wins[i, j] + wins[j, i] > 0
+    ]
     right.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
     right.scatter(observed, fitted, color=GREEN, marker="D", zorder=3)
     right.set_xlim(-0.03, 1.03)
@@ -90,7 +123,11 @@ def methods(rows: Mapping[str, tuple[float, float]], reference: tuple[float, flo
     figure, (left, right) = canvas(2, title=title)
     names = list(rows)
     for panel, column, what in ((left, 0, "gold utility of samples"), (right, 1, "mean length of samples, tokens")):
-        panel.barh(names[::-1], [rows[name][column] for name in names[::-1]], color=[CYCLE[names.index(n) % len(CYCLE)] for n in names[::-1]])
+        panel.barh(
+            names[::-1],
+            [rows[name][column] for name in names[::-1]],
+            color=[CYCLE[names.index(n) % len(CYCLE)] for n in names[::-1]],
+        )
         panel.axvline(reference[column], color=INK, linestyle="--", linewidth=1)
         panel.grid(True, axis="x", color="#e6e6e6")
         panel.grid(False, axis="y")
@@ -106,8 +143,22 @@ def accuracy_against_choice(outcomes: Sequence[Any], *, title: str) -> Any:
             "", (outcome.accuracy_a, outcome.gold_a), (outcome.accuracy_b, outcome.gold_b),
             arrowprops={"arrowstyle": "-|>", "color": "#c8c8c8", "linewidth": 1},
         )  # fmt: skip
-    panel.scatter([o.accuracy_b for o in outcomes], [o.gold_b for o in outcomes], color=BLUE, marker="o", label="careful: fewer, noisier labels, tail covered", zorder=3)
-    panel.scatter([o.accuracy_a for o in outcomes], [o.gold_a for o in outcomes], color=RED, marker="^", label="accurate: many clean labels, tail unseen", zorder=3)
+    panel.scatter(
+        [o.accuracy_b for o in outcomes],
+        [o.gold_b for o in outcomes],
+        color=BLUE,
+        marker="o",
+        label="careful: fewer, noisier labels, tail covered",
+        zorder=3,
+    )
+    panel.scatter(
+        [o.accuracy_a for o in outcomes],
+        [o.gold_a for o in outcomes],
+        color=RED,
+        marker="^",
+        label="accurate: many clean labels, tail unseen",
+        zorder=3,
+    )
     right_end, no_selection = max(o.accuracy_a for o in outcomes), sum(o.gold_random for o in outcomes) / len(outcomes)
     panel.axhline(no_selection, color=GREY, linestyle="--", linewidth=1)
     panel.text(right_end, no_selection, "no selection", color=GREY, va="bottom", ha="right", fontsize=9)

@@ -21,7 +21,9 @@ def canvas(columns: int = 1, *, width: float = 6.4, height: float = 3.8, title: 
             self.savefig(buffer, format="png", dpi=100)
             return buffer.getvalue()
 
-    with matplotlib.rc_context({"font.size": 10, "axes.titlesize": 11, "figure.titlesize": 12, "axes.prop_cycle": matplotlib.cycler(color=CYCLE)}):
+    with matplotlib.rc_context(
+        {"font.size": 10, "axes.titlesize": 11, "figure.titlesize": 12, "axes.prop_cycle": matplotlib.cycler(color=CYCLE)}
+    ):
         figure = Picture(figsize=(width * (1 if columns == 1 else 0.82 * columns), height), layout="constrained")
         panels = [figure.add_subplot(1, columns, i + 1) for i in range(columns)]
     for panel in panels:

@@ -21,7 +21,11 @@ class CausalLM(nn.Module):
         if not callable(getattr(hf_model, "get_output_embeddings", None)) or hf_model.get_output_embeddings() is None:
             raise ValueError(f"hf_model must be a transformers model with a language-model head; got {type(hf_model).__name__}")
         self.hf_model = hf_model
-        self.takes_positions = "position_ids" in inspect.signature(hf_model.forward).parameters
+        parameters = inspect.signature(hf_model.forward).parameters
+        self.takes_positions = "position_ids" in parameters
+        self.only_last_logits = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
+        # transformers renamed the argument, and the output that belongs to it, within version 5.
+        self.cache_name = next((name for name in ("cache", "past_key_values") if name in parameters), None)
 
     @property
     def config(self) -> Any:

@@ -133,7 +133,9 @@ class Decoder(nn.Module):
         if time > self.config.max_length:
             raise ValueError(f"ids must have at most max_length = {self.config.max_length} columns; got {time}")
         x = self.embedding(ids)
-        cos, sin = rotary_table(x.shape[-1] // self.config.heads, self.config.max_length, self.config.rope_theta, x.device, x.dtype)
+        cos, sin = rotary_table(
+            x.shape[-1] // self.config.heads, self.config.max_length, self.config.rope_theta, x.device, x.dtype
+        )
         key_mask = None if attention_mask is None else boolean_mask(attention_mask, (batch, time), "attention_mask")
         if key_mask is not None and (key_mask[:, :-1] | ~key_mask[:, 1:]).all():
             key_mask = None  # padding on the right only: causality alone hides it from every real token
@@ -176,7 +178,9 @@ class Decoder(nn.Module):
         own = self.llama_weights()  # views: writing to them writes to the fused parameters
         extra = {"lm_head.weight"} if self.config.tied else set()  # a tied model's state_dict may list its one matrix twice
         if set(weights) - extra != set(own):
-            raise ValueError(f"weights must be those of a {self.config}; names that differ: {sorted(set(weights) ^ set(own))[:6]}")
+            raise ValueError(
+                f"weights must be those of a {self.config}; names that differ: {sorted(set(weights) ^ set(own))[:6]}"
+            )
         for name, weight in own.items():
             if weights[name].shape != weight.shape:
                 got = tuple(weights[name].shape)

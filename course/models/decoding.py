@@ -52,7 +52,7 @@ class HuggingFaceDecoding:
     """For a transformers model, with its own cache; for the few that have none that rows can be taken from, without."""
 
     def __init__(self, model: CausalLM, prompts: Tensor, prompt_mask: Tensor, capacity: int):
-        self.model, self.ids, self.mask, self.capacity = model, prompts, prompt_mask, capacity
+        self.model, self.ids, self.mask = model, prompts, prompt_mask
         limit = getattr(model.config, "max_position_embeddings", None)
         if limit is not None and capacity > limit:
             raise ValueError(f"prompts and new tokens must fit into max_position_embeddings = {limit}; got {capacity} columns")
@@ -69,10 +69,11 @@ class HuggingFaceDecoding:
             self.cache.batch_select_indices(rows)
 
     def _run(self, new: int | None) -> None:
-        inputs = self.model.inputs(self.ids, self.mask, new)
-        output = self.model.hf_model(**inputs, past_key_values=self.cache, use_cache=True)
-        cache = getattr(output, "past_key_values", None)
-        self.cache = cache if hasattr(cache, "batch_select_indices") else None
+        name = self.model.cache_name
+        cache = {} if name is None else {name: self.cache, "use_cache": True}
+        output = self.model.hf_model(**self.model.inputs(self.ids, self.mask, new), **self.model.only_last_logits, **cache)
+        made = None if name is None else getattr(output, name, None)
+        self.cache = made if hasattr(made, "batch_select_indices") else None
         self.logits = output.logits[:, -1]
 
 
@@ -97,7 +98,12 @@ class CachedDecoding:
         config = decoder.config
         if capacity > config.max_length:
             raise ValueError(f"prompts and new tokens must fit into max_length = {config.max_length}; got {capacity} columns")
-        self.heads, self.size, self.width, self.mlp_width = config.heads, config.width // config.heads, config.width, config.mlp_width
+        self.heads, self.size, self.width, self.mlp_width = (
+            config.heads,
+            config.width // config.heads,
+            config.width,
+            config.mlp_width,
+        )
         self.relu = config.activation == "relu"
         self.embedding = decoder.embedding.weight.detach()
         self.layers = [_folded(block, config.heads) for block in decoder.blocks]
@@ -111,7 +117,8 @@ class CachedDecoding:
         if not prompt_mask.all():
             # Finite, not -inf: a padded query sees no key, and the softmax of nothing would put NaN into the cache.
             padded = F.pad(~prompt_mask, (0, capacity - prompts.shape[1]), value=False)
-            self.bias = torch.where(padded, torch.finfo(self.embedding.dtype).min / 2, 0.0).to(self.embedding.dtype)
+            lowest = torch.finfo(self.embedding.dtype).min / 2
+            self.bias = self.embedding.new_zeros(padded.shape).masked_fill(padded, lowest)
         shape = (2, len(prompts) * self.heads, capacity, self.size)
         self.stored = [self.embedding.new_empty(shape) for _ in self.layers]
         self.time = prompts.shape[1]

@@ -95,7 +95,11 @@ class Policy(nn.Module):
         names = None
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(directory)
-            names = {"pad_token_id": self.tokenizer.pad_id, "bos_token_id": self.tokenizer.bos_id, "eos_token_id": self.tokenizer.end_id}
+            names = {
+                "pad_token_id": self.tokenizer.pad_id,
+                "bos_token_id": self.tokenizer.bos_id,
+                "eos_token_id": self.tokenizer.end_id,
+            }
         if isinstance(self.model, Decoder):
             self.model.save_pretrained(directory, names)
         else:

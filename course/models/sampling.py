@@ -139,7 +139,9 @@ def _check_prompts(prompts: Tensor, prompt_mask: Tensor | None) -> Tensor:
         return torch.ones_like(prompts, dtype=torch.bool)
     mask = boolean_mask(prompt_mask, tuple(prompts.shape), "prompt_mask")
     if (mask[:, :-1] & ~mask[:, 1:]).any() or not mask[:, -1].all():
-        raise ValueError("prompt_mask must be 0 on the left and 1 on the right, with a real token in the last column of every row")
+        raise ValueError(
+            "prompt_mask must be 0 on the left and 1 on the right, with a real token in the last column of every row"
+        )
     return mask
 
 
@@ -161,7 +163,8 @@ def _draw(decoding: Decoding, noise: Tensor, ends: Tensor, temperature: float) -
                 decoding.step(previous[:, 0])
             previous = token
             if temperature == 0:
-                torch.argmax(decoding.logits, -1, keepdim=True, out=token)
+                best, token[:] = decoding.logits.max(-1, keepdim=True)
+                probability[:] = torch.where(best.isfinite(), 1.0, best)
                 continue
             logits = decoding.logits if temperature == 1 else decoding.logits / temperature
             law = torch.softmax(logits, -1, dtype=torch.float32)

@@ -126,5 +126,5 @@ def _messages(row: dict[str, Any], field: str, where: str, role: str) -> tuple[M
     for message in value:
         good = isinstance(message, dict) and message.get("role") in ROLES and isinstance(message.get("content"), str)
         if not good:
-            raise ValueError(f'{where}: {field} must hold messages with a role of {ROLES} and content; got {message!r}')
+            raise ValueError(f"{where}: {field} must hold messages with a role of {ROLES} and content; got {message!r}")
     return tuple((message["role"], message["content"]) for message in value)

@@ -189,7 +189,7 @@ def gold_parts(batch: Batch) -> GoldParts:
 def gold(batch: Batch) -> Float[Tensor, "batch"]:
     """Gold utility of each response, between PENALTY_FLOOR - 2 and 2.
 
-        2 tanh(sentiment / 2) - min(-PENALTY_FLOOR, illegal bigrams + repeated content words / 2 + 1/2 if unfinished)
+    2 tanh(sentiment / 2) - min(-PENALTY_FLOOR, illegal bigrams + repeated content words / 2 + 1/2 if unfinished)
     """
     return gold_parts(batch).utility
 

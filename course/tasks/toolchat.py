@@ -124,4 +124,3 @@ def _sampled(intended: str, stop: StopReason, rng: random.Random) -> Turn:
 def _result(call: Turn, hour: int) -> str:
     tokenizer = toolchat_tokenizer()
     return tool_result(tokenizer.decode(i for i in call.ids if i != tokenizer.end_id), hour)
-

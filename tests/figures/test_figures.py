@@ -56,7 +56,9 @@ def test_mask_view_draws_a_wrong_answer_too():
 
 
 def test_curves_and_bands():
-    assert_drawn(learning.curves({"one": (range(3), [1.0, 2.0, 3.0]), "two": ([0], [1.0])}, title="a finding in words", x="step", y="loss"))
+    assert_drawn(
+        learning.curves({"one": (range(3), [1.0, 2.0, 3.0]), "two": ([0], [1.0])}, title="a finding in words", x="step", y="loss")
+    )
     bands = {"a": ([1, 2], torch.rand(5, 2))}
     assert_drawn(learning.seed_bands(bands, title="a finding in words", x="step", y="reward"))
 
@@ -73,7 +75,11 @@ def test_preference_figures():
     rows = {"clean": ((64, 256), (0.6, 0.7), (0.2, 0.3)), "noisy": ((64, 256), (0.5, 0.6), (0.0, 0.1))}
     assert_drawn(preferences.labels_and_noise(rows, title="a finding in words"))
     sure = (torch.tensor([0.05, 0.95] * 30), torch.tensor([False, True] * 30))
-    assert_drawn(preferences.reliability({"sure": sure, "too few to show": (torch.rand(5), torch.rand(5) > 0.5)}, title="a finding in words"))
+    assert_drawn(
+        preferences.reliability(
+            {"sure": sure, "too few to show": (torch.rand(5), torch.rand(5) > 0.5)}, title="a finding in words"
+        )
+    )
     wins = torch.tensor([[0.0, 10.0, 0.0], [0.0, 0.0, 10.0], [10.0, 0.0, 0.0]])
     assert_drawn(preferences.cycle_graph(("A", "B", "C"), wins, torch.zeros(3), title="a finding in words"))
     gains = {"by disagreement": torch.rand(5, 2), "at random": torch.rand(5, 2)}

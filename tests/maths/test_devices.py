@@ -24,16 +24,30 @@ def results(device):
     table = a.view(2, 3)
     weights = dict(beta=0.5, desirable_weight=1.0, undesirable_weight=1.0)
     return [
-        masked_mean(logits[..., 0], mask, dim=1), token_logprobs(logits, tokens), entropy(logits),
-        kl_divergence(logits, logits.flip(-1)), kl_estimates(a, b)["k3"], winner, loser, weight,
+        masked_mean(logits[..., 0], mask, dim=1),
+        token_logprobs(logits, tokens),
+        entropy(logits),
+        kl_divergence(logits, logits.flip(-1)),
+        kl_estimates(a, b)["k3"],
+        winner,
+        loser,
+        weight,
         *(sft_loss(logits, tokens, mask, normalize=how) for how in ("token", "record", "sum")),
-        preference.preference_probability(a, b), preference.pairwise_reward_loss(a, b),
-        preference.grouped_ranking_loss(a, ranks, group), preference.soft_label_loss(a, -b.clamp(-1, 0)),
+        preference.preference_probability(a, b),
+        preference.pairwise_reward_loss(a, b),
+        preference.grouped_ranking_loss(a, ranks, group),
+        preference.soft_label_loss(a, -b.clamp(-1, 0)),
         preference.intertemporal_loss(logits[..., 0], earlier, later, mark),
-        direct.dpo_loss(a, b, c, d, 0.5), direct.ipo_loss(a, b, c, d, tau=0.5), direct.una_pair_loss(a, b, c, d, beta=0.5),
-        direct.kto_loss(a, b, good, direct.kto_kl_estimate(c, d), **weights), direct.orpo_loss(a, b, weight=0.5),
-        direct.rrhf_loss(table, b.view(2, 3)), direct.pro_loss(table), direct.una_loss(a, b, c, beta=0.5),
-        direct.safe_dpo_loss(a, b, c, d, good, other, beta=0.5, delta=1.0), direct.optimal_policy(table, b.view(2, 3), 0.5),
+        direct.dpo_loss(a, b, c, d, 0.5),
+        direct.ipo_loss(a, b, c, d, tau=0.5),
+        direct.una_pair_loss(a, b, c, d, beta=0.5),
+        direct.kto_loss(a, b, good, direct.kto_kl_estimate(c, d), **weights),
+        direct.orpo_loss(a, b, weight=0.5),
+        direct.rrhf_loss(table, b.view(2, 3)),
+        direct.pro_loss(table),
+        direct.una_loss(a, b, c, beta=0.5),
+        direct.safe_dpo_loss(a, b, c, d, good, other, beta=0.5, delta=1.0),
+        direct.optimal_policy(table, b.view(2, 3), 0.5),
     ]
 
 

@@ -28,7 +28,9 @@ def test_recorded_log_probabilities_are_the_scored_ones(models, name, temperatur
     assert actions.any()
     assert torch.allclose(samples.logprobs[actions], scored[actions], atol=1e-5)
     if temperature != 1.0:  # and the temperature is really in them
-        assert not torch.allclose(samples.logprobs[actions], frozen_score(models[name], samples.tokens, samples.attention_mask)[actions], atol=1e-3)
+        assert not torch.allclose(
+            samples.logprobs[actions], frozen_score(models[name], samples.tokens, samples.attention_mask)[actions], atol=1e-3
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -60,6 +62,35 @@ def test_greedy_is_what_transformers_generates(models, name):
         prompts, attention_mask=torch.ones_like(prompts), do_sample=False, max_new_tokens=20, eos_token_id=2, pad_token_id=0
     )
     assert torch.equal(mine.tokens[:, : theirs.shape[1]], theirs)
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_decoder_generates_greedily_what_transformers_makes_of_its_weights(tmp_path, activation, padded):
+    from transformers import AutoModelForCausalLM
+
+    mine = tiny.decoder(7, activation=activation)
+    mine.save_pretrained(tmp_path)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    prompts, mask = tiny.left_padded(4, 6, 7)
+    mask = mask if padded else torch.ones_like(mask)
+    got = drawn(mine, prompts, mask, temperature=0.0, max_new_tokens=25)
+    expected = theirs.generate(
+        prompts, attention_mask=mask.long(), do_sample=False, max_new_tokens=25, eos_token_id=2, pad_token_id=0
+    )
+    assert torch.equal(got.tokens[:, : expected.shape[1]], expected)
+    assert (got.logprobs == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_number_formats(dtype):
+    model = tiny.decoder().to(dtype)
+    prompts, mask = tiny.left_padded(1, 9, 6)
+    samples = drawn(model, prompts, mask, temperature=0.8)
+    scored = frozen_score(model, samples.tokens, samples.attention_mask, 0.8)
+    actions = samples.action_mask[:, 1:]
+    tolerance = 1e-5 if dtype == torch.float64 else 0.5  # eight bits of mantissa, logits of size ten
+    assert (samples.logprobs - scored)[actions].abs().max() < tolerance
 
 
 def test_masks_and_stop_reasons_come_from_what_was_sampled(models):
@@ -165,9 +196,10 @@ def test_bad_arguments_are_named(options, words):
         drawn(tiny.decoder(), torch.tensor([[5, 6, 7]]), mask, **options)
 
 
-def test_nan_logits_are_refused():
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_nan_logits_are_refused(temperature):
     model = tiny.decoder()
     with torch.no_grad():
         model.norm.weight.fill_(float("nan"))
     with pytest.raises(ValueError, match="sampling met NaN"):
-        drawn(model, torch.tensor([[5, 6, 7]]))
+        drawn(model, torch.tensor([[5, 6, 7]]), temperature=temperature)

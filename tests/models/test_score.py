@@ -19,7 +19,7 @@ def test_scores_are_shifted_and_tempered(temperature):
     got = score(model, ids, temperature=temperature)
     for b in range(3):
         for t in range(6):
-            assert float(got[b, t]) == pytest.approx(float(law[b, t, ids[b, t + 1]]), abs=1e-5)
+            assert got[b, t].item() == pytest.approx(float(law[b, t, ids[b, t + 1]]), abs=1e-5)
 
 
 def test_all_responses_of_a_length_have_probability_one(models):
@@ -58,7 +58,9 @@ def test_a_greedy_choice_has_no_score(temperature):
 
 def policy() -> Policy:
     tokenizer = toolchat_tokenizer()
-    return Policy(Decoder(DecoderConfig(vocab_size=tokenizer.vocab_size, layers=1, width=16, heads=2, max_length=160), seed=1), tokenizer)
+    return Policy(
+        Decoder(DecoderConfig(vocab_size=tokenizer.vocab_size, layers=1, width=16, heads=2, max_length=160), seed=1), tokenizer
+    )
 
 
 def test_find_actions_against_a_sum_by_hand():

@@ -88,7 +88,9 @@ def test_every_exercise_has_card_stub_check_and_three_hints(folder):
         assert f"## {exercise.id} · {exercise.title}" in before
         assert cells[check + 1].source.count("<details>") == 3
         ids.append((position[exercise.function], [int(part) for part in exercise.id.split(".")]))
-    assert [number for _, number in sorted(ids)] == sorted(number for _, number in ids), "exercise numbers follow the notebook's order"
+    assert [number for _, number in sorted(ids)] == sorted(number for _, number in ids), (
+        "exercise numbers follow the notebook's order"
+    )
 
 
 @pytest.mark.parametrize("folder", LEVELS)

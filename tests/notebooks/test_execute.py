@@ -44,7 +44,9 @@ def test_every_experiment_ends_in_a_figure_and_computed_words(executed):
     _, _, notebook = executed
     sources = "\n".join(c.source for c in notebook.cells)
     images = sum("image/png" in o.get("data", {}) for c in notebook.cells for o in c.get("outputs", []))
-    words = [o["data"]["text/markdown"] for c in notebook.cells for o in c.get("outputs", []) if "text/markdown" in o.get("data", {})]
+    words = [
+        o["data"]["text/markdown"] for c in notebook.cells for o in c.get("outputs", []) if "text/markdown" in o.get("data", {})
+    ]
     assert images >= sources.count("### Experiment")
     assert len(words) >= sources.count("### Experiment")
     assert not any("nan" in text.lower().split() for text in words)
@@ -65,7 +67,9 @@ def test_start_runs(tmp_path):
 
 
 def test_a_notebook_that_stops_early_is_not_called_a_success(tmp_path):
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import sys; sys.exit(0)"), nbformat.v4.new_code_cell("1 + 1")])
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell("import sys; sys.exit(0)"), nbformat.v4.new_code_cell("1 + 1")]
+    )
     nbformat.write(notebook, tmp_path / "stops.ipynb")
     with pytest.raises(NotebookFailed):
         execute(tmp_path / "stops.ipynb", tmp_path / "out.ipynb")

@@ -40,7 +40,11 @@ def test_every_command_in_it_exists():
     from course.cli import app
 
     known = {c.name or c.callback.__name__ for c in app.registered_commands}
-    named = set(re.findall(r"course ([a-z][a-z-]+)", re.sub(r"\n", " ", "".join(re.findall(r"`[^`]+`|    \.venv/bin/course [^\n]+", README)))))
+    named = set(
+        re.findall(
+            r"course ([a-z][a-z-]+)", re.sub(r"\n", " ", "".join(re.findall(r"`[^`]+`|    \.venv/bin/course [^\n]+", README)))
+        )
+    )
     assert named and named <= known
 
 

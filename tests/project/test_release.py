@@ -22,7 +22,11 @@ def edition(tmp_path_factory):
 
 def test_no_solution_no_hidden_case_no_mutant(edition):
     files = {str(p.relative_to(edition)) for p in edition.rglob("*") if p.is_file()}
-    assert not [f for f in files if f.startswith(("solutions", "autograder/hidden", "autograder/mutants", "autograder/alternatives", "tests"))]
+    assert not [
+        f
+        for f in files
+        if f.startswith(("solutions", "autograder/hidden", "autograder/mutants", "autograder/alternatives", "tests"))
+    ]
     text = "\n".join(p.read_text(errors="ignore") for p in edition.rglob("*") if p.is_file() and "known_mistakes" not in p.name)
     for number in numbers():
         level = load(number)

@@ -34,7 +34,9 @@ def test_importing_the_package_is_cheap_and_loads_nothing_heavy():
 
 
 def test_the_rooms_of_the_exercises_do_not_load_transformers():
-    loaded = _python("import sys, course.exercises; print([m for m in ('transformers', 'matplotlib', 'nbgrader') if m in sys.modules])")
+    loaded = _python(
+        "import sys, course.exercises; print([m for m in ('transformers', 'matplotlib', 'nbgrader') if m in sys.modules])"
+    )
     assert loaded == "[]"
 
 

@@ -58,7 +58,7 @@ def test_sft_uses_the_loss_it_is_given_on_action_tokens():
         return token_loss(logits, tokens, mask)
 
     step = next(sft(decoder(), reviews.corpus(20, 0), loss=loss, steps=3, lr=1e-3, batch_size=8, seed=0))
-    (logits, tokens, on_prompt, counted), = seen
+    ((logits, tokens, on_prompt, counted),) = seen
     assert logits[:2] == tokens and on_prompt == 0 and counted == step.tokens
 
 
