@@ -1,7 +1,6 @@
 """`check(function)` in a notebook: the visible checks, here and now, with expected, got and the likely mistake."""
 
 import html
-import inspect
 from typing import Any, Callable
 
 from autograder import bans

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from autograder.framework import CheckFailed, Exercise, expect, expect_error, invariant, rejects
+from autograder.framework import CheckFailed, Exercise, expect, invariant, rejects
 
 LIBRARY_LOSSES = ("cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss", "Categorical", "distributions")
 EXERCISES = (

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from autograder.alternatives.level1 import phrase_models
 from autograder.framework import mutant
-from course.feedback import annotators, calibration, cycles, intertemporal, judge, normaliser, queries, reward_model, tail
+from course.feedback import annotators, calibration, cycles, intertemporal, normaliser, reward_model, tail
 from course.objectives import direct, preference
 from course.tasks import records, reviews, splits
 

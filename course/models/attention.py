@@ -16,10 +16,10 @@ def causal_attention(
 ) -> Float[Tensor, "batch heads time size"]:
     """Scaled dot-product attention over the real positions up to and including one's own.
 
-        o_t = sum over s in S_t of a_ts v_s,   a_t = softmax over s in S_t of (q_t . k_s / sqrt(D)),   S_t = {s <= t: key s is real}
+        o_t = sum over s in S_t of a_ts v_s,   a_t = softmax over s in S_t of q_t . k_s / sqrt(D),   S_t = {s <= t: key s is real}
 
-    Shapes and units: q, k, v [B,H,T,D]; key_mask [B,T] bool or 0/1, 1 for real tokens; result [B,H,T,D]. A query with an empty S_t
-    (left of the first real token) gives exactly 0 and sends no gradient.
+    Shapes and units: q, k, v [B,H,T,D]; key_mask [B,T] bool or 0/1, 1 for real tokens; result [B,H,T,D]. A query with an empty
+    S_t (left of the first real token) gives exactly 0 and sends no gradient.
     Keys and values at padded positions are replaced before any product, so that NaN there reaches neither value nor gradient.
     Reduces to: plain causal attention under a full mask; v_t at a position whose only visible key is its own.
     Raises: ValueError if shapes differ or the mask is not 0/1.

@@ -1,6 +1,6 @@
 """A LlamaForCausalLM in all but speed: RMSNorm, rotary positions, gated MLP, and nothing that a small model does not need.
 
-Query, key and value weights are one matrix in memory, and so are gate and up; on disk they are apart, in the format of transformers.
+Query, key and value weights are one matrix in memory, and so are gate and up; on disk they are apart, as transformers has them.
 """
 
 import json
@@ -23,7 +23,7 @@ ACTIVATIONS = {"relu": F.relu, "silu": F.silu}
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """Shape of a decoder. mlp_width None means 8/3 of the width, up to a multiple of 16; max_length counts all columns of a batch."""
+    """Shape of a decoder. mlp_width None means 8/3 of the width, up to a multiple of 16; max_length counts a batch's columns."""
 
     vocab_size: int
     layers: int = 2
@@ -104,7 +104,7 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """decoder(ids [B,T], attention_mask [B,T] or None) -> logits [B,T,V]. Weights come from the seed; float32, on the CPU.
 
-    A row of a padded batch gives at its real positions what it gives alone; logits at padded positions mean nothing but are finite.
+    A row of a padded batch gives at its real positions what it gives alone; logits at padded ones mean nothing but are finite.
     """
 
     def __init__(self, config: DecoderConfig, seed: int):

@@ -1,7 +1,7 @@
 """Token by token: what a sampler needs of a model, with and without a key-value cache.
 
-A decoding holds `logits` [B,V] for the next token of each row. step(tokens) appends one token to each row; keep(rows) makes the i-th row
-what row rows[i] was, and forgets the rest.
+A decoding holds `logits` [B,V] for the next token of each row. step(tokens) appends one token to each row; keep(rows) makes the
+i-th row what row rows[i] was, and forgets the rest.
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -89,21 +89,17 @@ class _Memory:
 class CachedDecoding:
     """The decoder with its keys and values kept: a step costs its matrix products and little else.
 
-    What does not depend on the token is worked out once. Norm gains, the sqrt(width) of the norm and the 1/sqrt(head size) of attention
-    go into the weights that follow them; working memory and the views into it are reused from step to step. Rotary attention depends
-    on differences of positions only, so columns serve as positions whatever the padding on the left.
+    What does not depend on the token is worked out once. Norm gains, the sqrt(width) of the norm and the 1/sqrt(head size) of
+    attention go into the weights that follow them; working memory and the views into it are reused from step to step. Rotary
+    attention depends on differences of positions only, so columns serve as positions whatever the padding on the left.
     """
 
     def __init__(self, decoder: Decoder, prompts: Tensor, prompt_mask: Tensor, capacity: int):
         config = decoder.config
         if capacity > config.max_length:
             raise ValueError(f"prompts and new tokens must fit into max_length = {config.max_length}; got {capacity} columns")
-        self.heads, self.size, self.width, self.mlp_width = (
-            config.heads,
-            config.width // config.heads,
-            config.width,
-            config.mlp_width,
-        )
+        self.heads, self.size = config.heads, config.width // config.heads
+        self.width, self.mlp_width = config.width, config.mlp_width
         self.relu = config.activation == "relu"
         self.embedding = decoder.embedding.weight.detach()
         self.layers = [_folded(block, config.heads) for block in decoder.blocks]
@@ -193,7 +189,7 @@ class CachedDecoding:
         memory.x.addmm_(gate.mul_(memory.up), w_down)
 
     def _views(self, batch: int) -> None:
-        """Working memory for a batch of this size and all views that do not change: making one costs as much as a small product."""
+        """Working memory for a batch of this size and all views that do not change: making one costs like a small product."""
         heads, half = self.heads, self.size // 2
         self.memory = _Memory(batch, self.width, self.mlp_width, self.embedding)
         mixed = self.memory.qkv.view(batch, 3, heads, self.size).transpose(0, 1)

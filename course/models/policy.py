@@ -1,7 +1,6 @@
 """A policy: a model, its tokenizer and its layout, with one stamp over everything that makes it behave as it does."""
 
 import hashlib
-import json
 import os
 from pathlib import Path
 from typing import Any, Mapping, Sequence
@@ -58,7 +57,8 @@ class Policy(nn.Module):
         """models.sampling.sample with this policy; end and pad ids are the tokenizer's or the checkpoint's unless given."""
         ends, pad = self._stop_ids() if end_ids is None or pad_id is None else (end_ids, pad_id)
         return sample(
-            self.model, prompts, prompt_mask, max_new_tokens=max_new_tokens, seed=seed, temperature=temperature, episodes=episodes,
+            self.model, prompts, prompt_mask,
+            max_new_tokens=max_new_tokens, seed=seed, temperature=temperature, episodes=episodes,
             end_ids=tuple(ends if end_ids is None else end_ids), pad_id=pad if pad_id is None else pad_id,
         )  # fmt: skip
 
@@ -74,7 +74,7 @@ class Policy(nn.Module):
         return ends, ends[0] if pad is None else pad
 
     def stamp(self, temperature: float = 1.0) -> str:
-        """SHA-256 over weights, tokenizer, serializer, decoding and the code's version: two policies with one stamp follow one law."""
+        """SHA-256 over weights, tokenizer, serializer, decoding and the code's version: one stamp, one law."""
         digest = hashlib.sha256()
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -19,9 +19,9 @@ CHUNK = 4  # steps between two looks at which rows have ended; a look makes an a
 class Samples:
     """One response per prompt. Nothing in it is found by comparing ids with pad_id, which may be an end token.
 
-    tokens: prompt, response, then padding up to prompt_length + max_new_tokens columns. attention_mask: the prompt's own mask, then 1 up
-    to and including the last sampled token. action_mask: the sampled tokens, a sampled end token included. logprobs: as score() gives
-    them at this temperature, 0 where the token is no action; all 0 at temperature 0, where the choice was certain.
+    tokens: prompt, response, then padding up to prompt_length + max_new_tokens columns. attention_mask: the prompt's own mask, then
+    1 up to and including the last sampled token. action_mask: the sampled tokens, a sampled end token included. logprobs: as
+    score() gives them at this temperature, 0 where the token is no action; all 0 at temperature 0, where the choice was certain.
     """
 
     tokens: Int[Tensor, "batch time"]
@@ -67,9 +67,9 @@ def sample(
 ) -> Samples:
     """Draw one response for each prompt from the model's law at a temperature; 0 takes the most likely token each time.
 
-    prompts are padded on the left, as prompt_mask says. episodes names the rows (0, 1, .. by default): a row's noise depends on the
-    seed, its episode and how many tokens stand before, so a row alone, in another batch or behind other padding draws the same
-    response. (Its probabilities may differ in the last bit with the batch; that changes a token about once in a million.)
+    prompts are padded on the left, as prompt_mask says. episodes names the rows (0, 1, .. by default): a row's noise depends on
+    the seed, its episode and how many tokens stand before, so a row alone, in another batch or behind other padding draws the
+    same response. (Its probabilities may differ in the last bit with the batch; that changes a token about once in a million.)
     The model is put into evaluation mode and back.
     """
     batch, width = prompts.shape

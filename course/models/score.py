@@ -23,7 +23,7 @@ def score(
 
         result[b, t] = log softmax(logits[b, t] / temperature)[ids[b, t+1]];   0 where token t or t+1 is padding
 
-    Shapes and units: ids, attention_mask [B,T]; result [B,T-1] in nats, in the columns of token_logprobs: mask it with mask[:, 1:].
+    Shapes and units: ids, attention_mask [B,T]; result [B,T-1] in nats, in token_logprobs' columns: mask it with mask[:, 1:].
     The temperature is part of the law: ratios between log-probabilities at two temperatures are no importance weights.
     Reduces to: token_logprobs(model(ids), ids) without padding at temperature 1; what sample() recorded, within 1e-5.
     Raises: ValueError if temperature is not positive (a greedy choice has no log-probability), or as token_logprobs does.
@@ -69,8 +69,8 @@ def find_actions(transcript: Transcript, policy: Any) -> tuple[Int[Tensor, "acti
 
         positions = {t: token t was sampled},   total = sum over t in positions of log p(token t | tokens before it)
 
-    Shapes and units: positions [N] int64, increasing, in the transcript as action_mask encodes it; total a scalar in nats, without
-    gradient, at temperature 1. policy has a tokenizer, and policy(ids) gives logits.
+    Shapes and units: positions [N] int64, increasing, in the transcript as action_mask encodes it; total a scalar in nats,
+    without gradient, at temperature 1. policy has a tokenizer, and policy(ids) gives logits.
     Reduces to: no positions and 0 for a transcript without sampled turns.
     Raises: ValueError as action_mask does.
     Source: LEVELS.md, exit of level 0.

@@ -108,7 +108,7 @@ def test_masks_and_stop_reasons_come_from_what_was_sampled(models):
 
 
 def test_the_drawn_law_is_the_models_law():
-    """First tokens of 20 000 episodes against exact probabilities: a chi-square that a right sampler exceeds once in 10 000 seeds."""
+    """First tokens of 20 000 episodes against exact probabilities: a chi-square that a right sampler hardly ever exceeds."""
     model, prompt = tiny.decoder(), torch.tensor([[5, 6]])
     exact = torch.softmax(model(prompt)[0, -1].double() / 1.3, -1).detach()
     count = 20_000
