@@ -1,7 +1,7 @@
 """The sampler against transformers' generate, with equal weights and the same work, and against its bare matrix products.
 
-Both draw at temperature 1, stop at the same end token and give the log-probabilities of what they drew. Times are the processor's,
-not the clock's, which counts the neighbours too: medians over interleaved runs of one thread.
+Both draw at temperature 1, stop at the same end token and give the log-probabilities of what they drew. Times are the
+processor's, not the clock's, which counts the neighbours too: medians over interleaved runs of one thread.
 """
 
 import time

@@ -1,7 +1,7 @@
 """Reward models against a known gold utility, calibration, cycles, bought labels, direct alignment."""
 
 import math
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -99,6 +99,24 @@ def cycle_graph(names: Sequence[str], wins: Tensor, scores: Tensor, *, title: st
     right.set_xlim(-0.03, 1.03)
     right.set_ylim(-0.03, 1.03)
     label(right, x="how often the first was chosen", y="what the fitted scores predict", title="each point is an ordered pair")
+    return figure
+
+
+def soft_label_explorer(soft_label_loss: Callable, *, prob: float, low: float) -> Any:
+    """The loss of one pair against its margin, with the judge's probability as it is and clamped into [low, 1 - low]."""
+    margins = torch.linspace(-4, 4, 161, dtype=torch.float64)
+    q = torch.tensor([prob], dtype=torch.float64)
+    clamped = min(max(prob, low), 1 - low)
+    finite = 0 < clamped < 1
+    where = f"at margin {math.log(clamped / (1 - clamped)):.2f}" if finite else "nowhere: it falls for ever"
+    figure, (panel,) = canvas(1, title=f"The judge says {prob:.2f}, the label is {clamped:.2f}: the loss is smallest {where}")
+    for name, clamp, colour, style in (("as the judge says it", (0.0, 1.0), ORANGE, "--"), ("clamped", (low, 1 - low), BLUE, "-")):
+        losses = [float(soft_label_loss(margin[None], q, clamp)) for margin in margins]
+        panel.plot(margins.tolist(), losses, color=colour, linestyle=style, label=name)
+    if finite:
+        panel.axvline(math.log(clamped / (1 - clamped)), color=GREY, linewidth=1)
+    label(panel, x="margin: score of A minus score of B", y="loss, nats")
+    panel.legend(frameon=False)
     return figure
 
 

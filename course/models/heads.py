@@ -8,8 +8,8 @@ import torch
 class ScalarHead(nn.Module):
     """head(ids [B,T], attention_mask [B,T] or None) -> values [B,T], linear in the hidden states of a trunk.
 
-    The trunk (a Decoder or a CausalLM) is trained along; give a copy if the policy must not move. The weights, drawn from the seed,
-    are small, so that a fresh reward model finds every pair about equally good. Values at padded positions mean nothing.
+    The trunk (a Decoder or a CausalLM) is trained along; give a copy if the policy must not move. The weights, drawn from the
+    seed, are small, so that a fresh reward model finds every pair about equally good. Values at padded positions mean nothing.
     """
 
     def __init__(self, trunk: nn.Module, seed: int):

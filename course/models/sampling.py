@@ -19,9 +19,9 @@ CHUNK = 4  # steps between two looks at which rows have ended; a look makes an a
 class Samples:
     """One response per prompt. Nothing in it is found by comparing ids with pad_id, which may be an end token.
 
-    tokens: prompt, response, then padding up to prompt_length + max_new_tokens columns. attention_mask: the prompt's own mask, then
-    1 up to and including the last sampled token. action_mask: the sampled tokens, a sampled end token included. logprobs: as
-    score() gives them at this temperature, 0 where the token is no action; all 0 at temperature 0, where the choice was certain.
+    tokens: prompt, response, then padding up to prompt_length + max_new_tokens columns. attention_mask: the prompt's own mask,
+    then 1 up to and including the last sampled token. action_mask: the sampled tokens, a sampled end token included. logprobs:
+    as score() gives them at this temperature, 0 where the token is no action; all 0 at temperature 0, where choice is certain.
     """
 
     tokens: Int[Tensor, "batch time"]

@@ -415,6 +415,17 @@ say(
 )
 
 # %% [markdown]
+# Four conversations of the same task: with and without an example in the prompt, with a call or an answer that was cut off, with calls that
+# the runtime stopped. Find the end tokens that nobody sampled.
+
+# %% tags=["experiment"]
+conversations = toolchat_transcripts(n=4, seed=SEED)
+sliders(
+    lambda number: mask_view(conversations[number], tokenizer, *action_mask(conversations[number], tokenizer)),
+    number=(0, 3, 1, 1),
+)
+
+# %% [markdown]
 # {{card masked_mean}}
 #
 # $$\operatorname{mean}(x; m)=\frac{\sum_i m_i x_i}{\sum_i m_i},\qquad \text{and } 0 \text{ where the mask is empty.}$$

@@ -559,6 +559,18 @@ check(soft_label_loss)
 # <details><summary>Hint 3: almost code</summary> <code>q * softplus(-m) + (1 - q) * softplus(m)</code>, then the mean. </details>
 
 # %% [markdown]
+# Move the judge's probability to 1 and the clamp to 0, then raise the clamp: the loss stops asking for an ever larger margin.
+
+# %% tags=["experiment"]
+from course.figures.widgets import sliders
+
+sliders(
+    lambda prob, low: preferences.soft_label_explorer(soft_label_loss, prob=prob, low=low),
+    prob=(0.0, 1.0, 0.05, 0.9),
+    low=(0.0, 0.5, 0.05, 0.4),
+)
+
+# %% [markdown]
 # {{card query_priority}}
 #
 # Labels cost money. Which pairs are worth asking about? Train an **ensemble** of $E$ reward models; where they disagree, a label teaches most. With scores

@@ -9,6 +9,7 @@ from course import prob
 from course.feedback.tail import TailOutcome
 from course.figures import learning, masks, overview, preferences, probability, widgets
 from course.language import action_mask
+from course.objectives.preference import soft_label_loss
 from course.tasks.toolchat import toolchat_tokenizer, toolchat_transcripts
 
 
@@ -86,6 +87,12 @@ def test_preference_figures():
     assert_drawn(preferences.selection_gain((50, 100), gains, title="a finding in words"))
     assert_drawn(preferences.methods({"DPO": (0.1, 12.0), "IPO": (-0.4, 8.0)}, (0.0, 10.0), title="a finding in words"))
     assert_drawn(preferences.accuracy_against_choice([outcome(s) for s in range(3)], title="a finding in words"))
+
+
+@pytest.mark.parametrize("prob", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("low", [0.0, 0.4, 0.5])
+def test_soft_label_explorer(prob, low):
+    assert_drawn(preferences.soft_label_explorer(soft_label_loss, prob=prob, low=low))
 
 
 def test_a_long_title_is_wrapped_and_not_cut():
