@@ -75,7 +75,7 @@ def test_find_actions_against_a_sum_by_hand():
             cut = turn.sampled and turn.stop is not StopReason.END
             if not turn.sampled or (cut and number < len(transcript.turns) - 1):
                 ids.append(mine.tokenizer.end_id)
-        law = torch.log_softmax(mine(torch.tensor([ids])).double(), -1)[0]
+        law = torch.log_softmax(mine(torch.tensor([ids])).detach().double(), -1)[0]
         positions, total = find_actions(transcript, mine)
         assert positions.tolist() == sampled
         assert float(total) == pytest.approx(sum(float(law[t - 1, ids[t]]) for t in sampled), abs=1e-4)
