@@ -1,0 +1,119 @@
+"""The proof of level 1: every known mistake is caught, every right alternative passes, and the checks work through plain data."""
+
+import inspect
+from dataclasses import replace
+
+import pytest
+import torch
+
+from autograder.framework import Direct, Replay
+from autograder.inside import codec
+from autograder.inside.execute import Call, StudentError, execute
+from autograder.judge import PUBLIC_SEED, judge, run_check
+from autograder.levels import contract, load
+from autograder.verify import Matrix, _verify_level
+
+LEVEL = load(1)
+EXERCISES = [exercise.function for exercise in LEVEL.exercises]
+
+
+TRAINED = ("reward_scores", "tail_recipe")  # these train models: `course verify-checks` has them, half a minute in all
+
+
+def test_the_proof_of_the_checks():
+    quick = replace(LEVEL, **{
+        field: tuple(item for item in getattr(LEVEL, field) if item.function not in TRAINED)
+        for field in ("exercises", "checks", "mutants", "alternatives")
+    })  # fmt: skip
+    matrix = Matrix()
+    _verify_level(quick, {exercise.function: quick.reference(exercise.function) for exercise in quick.exercises}, matrix)
+    assert (matrix.survivors, matrix.rejected, matrix.faults) == ([], [], [])
+    assert matrix.uncovered == ["L1.18: no check"]
+    row = matrix.levels["1"]
+    assert row["stub_points"] == 0 and row["solution_points"] == row["max_points"]
+
+
+def test_every_invariant_has_four_known_mistakes():
+    statements = [id for id in contract() if id.startswith("L1.")]
+    assert len(statements) == 19
+    for id in statements:
+        assert sum(id in mutant.kills for mutant in LEVEL.mutants) >= 4, id
+
+
+@pytest.mark.parametrize("function", EXERCISES)
+def test_each_exercise_has_one_or_two_anchors_and_a_hidden_check(function):
+    checks = LEVEL.checks_of(function)
+    anchors = [check for check in checks if check.anchor]
+    assert 1 <= len(anchors) <= 2 and not any(check.hidden for check in anchors)
+    assert any(check.hidden for check in checks)
+    assert 3 <= LEVEL.points_of(function) <= 8
+
+
+def test_a_learner_is_told_a_sentence():
+    for mutant in LEVEL.mutants:
+        assert mutant.message.startswith("This looks like ") and mutant.message.endswith("."), mutant.name
+        assert "\n" not in mutant.message, mutant.name
+    for check in LEVEL.checks:
+        assert inspect.getdoc(check.run), check.name
+
+
+@pytest.mark.parametrize("name", ["log_of_a_sigmoid", "one_weight_per_pair", "last_column", "beta_outside", "always_the_top"])
+def test_a_known_mistake_is_recognised(name):
+    mutant = next(m for m in LEVEL.mutants if m.name == name)
+    verdicts = judge(LEVEL, mutant.function, lambda _: Direct(mutant.function, mutant.run), PUBLIC_SEED, hidden=False)
+    assert any(mutant.message in verdict.reason for verdict in verdicts)
+
+
+@pytest.mark.parametrize("function", [name for name in EXERCISES if name != "reward_scores"])
+def test_checks_hold_when_only_data_travels(function):
+    """Inputs and answers pass through the codec, as they do on the way into the sandbox and back."""
+    reference = LEVEL.reference(function)
+    for check in LEVEL.checks_of(function):
+        direct = Direct(function, reference)
+        assert run_check(check, direct, 5) == ""
+        answers = [_through_the_wall(reference, call) for call in direct.calls]
+        assert run_check(check, Replay(function, direct.calls, answers), 5) == ""
+
+
+def _through_the_wall(function, call):
+    tensors: dict[str, torch.Tensor] = {}
+    tree = codec.encode([list(call.args), call.kwargs], tensors)
+    args, kwargs = codec.decode(tree, tensors, trusted=True)
+    try:
+        answer = execute(function, Call(call.function, tuple(args), kwargs, call.wrt, call.pick, call.weight))
+    except Exception as error:
+        return StudentError(type(error).__name__, str(error))
+    tensors = {}
+    return codec.decode(codec.encode(answer, tensors), tensors)
+
+
+@pytest.mark.parametrize("function", [name for name in EXERCISES if name != "reward_scores"])
+def test_chance_does_not_reject_a_right_answer(function):
+    right = [LEVEL.reference(function), *(a.run for a in LEVEL.alternatives if a.function == function)]
+    for seed in range(100, 104):
+        for run in right:
+            for check in LEVEL.checks_of(function):
+                assert run_check(check, Direct(function, run), seed) == "", (check.name, seed)
+
+
+def test_a_test_that_rejects_everything_earns_nothing():
+    def never_right(fn):
+        raise AssertionError
+
+    verdicts = judge(LEVEL, "test_last_token_score", lambda _: Direct("test_last_token_score", never_right), 3, hidden=True)
+    assert sum(v.points for v in verdicts) == 0
+
+
+def test_a_test_that_accepts_everything_earns_nothing():
+    verdicts = judge(LEVEL, "test_last_token_score", lambda _: Direct("test_last_token_score", lambda fn: None), 3, hidden=True)
+    assert sum(v.points for v in verdicts) == 0
+
+
+def test_the_order_of_candidates_is_secret():
+    check = next(c for c in LEVEL.checks if c.name == "the_test_accepts_every_right_function")
+    orders = set()
+    for seed in range(12):
+        direct = Direct("test_last_token_score", lambda fn: None)
+        run_check(check, direct, seed)
+        orders.add(direct.calls[0].args[0].source)
+    assert len(orders) > 1

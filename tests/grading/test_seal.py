@@ -1,0 +1,83 @@
+"""In the sealed copy an exercise's function can neither be called nor read, and the package that needs it still works."""
+
+import subprocess
+import sys
+
+from fake import LEVEL
+
+from autograder import seal
+
+SOURCE = '''"""A module."""
+
+from functools import lru_cache
+
+
+def first(x, factor=2):
+    """Keeps this line.
+
+    And this one.
+    """
+    # a secret comment
+    return x * factor + 41
+
+
+def second(x):
+    return first(x) + 1
+
+
+@lru_cache
+def third(x):  # one more secret
+    return x - 7
+
+
+LAST = 5
+'''
+
+
+def test_bodies_go_and_signatures_and_docstrings_stay():
+    text = seal.seal_source(SOURCE, {"first", "third"}, set())
+    assert "41" not in text and "secret comment" not in text and "x - 7" not in text
+    assert "def first(x, factor=2):" in text and "Keeps this line." in text and "And this one." in text
+    assert "return first(x) + 1" in text and "LAST = 5" in text
+    compile(text, "sealed", "exec")
+
+
+def test_only_what_the_package_itself_uses_keeps_working(tmp_path):
+    package = tmp_path / "course"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "sums.py").write_text(SOURCE)
+    seal.seal(package, {"course.sums": {"first", "third"}})
+    program = (
+        "import inspect, course.sums as s\nassert s.second(3) == 48\n"
+        "for f in (s.first, s.third):\n"
+        "    try:\n        f(3)\n    except RuntimeError as e:\n        assert 'sealed' in str(e), e\n"
+        "    else:\n        raise SystemExit('open')\n"
+        "assert str(inspect.signature(s.first)) == '(x, factor=2)' and '41' not in inspect.getsource(s.first)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_function_that_is_not_there_is_an_error():
+    try:
+        seal.seal_source(SOURCE, {"fourth"}, set())
+    except ValueError as error:
+        assert "fourth" in str(error)
+    else:
+        raise AssertionError("sealing nothing must not look like success")
+
+
+def test_the_site_holds_no_check_no_solution_and_no_source_of_the_exercise(tmp_path, tiny):
+    seal.write_site(tmp_path / "site", LEVEL, sealed=True)
+    files = {str(p.relative_to(tmp_path / "site")): p.read_text() for p in (tmp_path / "site").rglob("*") if p.is_file()}
+    assert "import torch" in files["course/prob.py"] and "return torch.log_softmax(z, dim=-1)" not in files["course/prob.py"]
+    inside = {name for name in files if name.startswith("autograder/")}
+    assert inside == {
+        f"autograder/{name}.py"
+        for name in ("__init__", "inside/__init__", "inside/codec", "inside/execute", "inside/export", "inside/run_notebook")
+    }
+    seal.write_site(tmp_path / "open", LEVEL, sealed=False)
+    assert (tmp_path / "open" / "course" / "prob.py").read_text() == (seal.ROOT / "course" / "prob.py").read_text()
