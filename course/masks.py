@@ -13,7 +13,7 @@ def boolean_mask(mask: Shaped[Tensor, "..."], shape: tuple[int, ...], name: str 
     Shapes and units: mask of any dtype; result bool of the same shape. `name` is what an error message calls it.
     Reduces to: the mask itself if it is already bool.
     Raises: ValueError if the shape differs, or an entry is neither 0 nor 1 (a mask of weights or of token ids is a mix-up).
-    Source: TRL and verl bug reports on tensors swapped in a stack (reference/rl-pitfalls.md P32).
+    Source: a common fault: two tensors of one shape that changed places, so that ids or weights arrive as the mask.
     """
     if tuple(mask.shape) != tuple(shape):
         raise ValueError(f"{name} must have shape {tuple(shape)}; got {tuple(mask.shape)}")
@@ -35,7 +35,7 @@ def checked(
     Why float32: a bfloat16 log-softmax errs by several per cent in a probability ratio before any update has been made.
     Reduces to: the identity on float32 and float64 input without NaN and +inf.
     Raises: ValueError naming the argument if x is not floating point, or a counted entry is NaN or +inf (or -inf, if finite).
-    Source: reference/rl-pitfalls.md P11 (measured), P27.
+    Source: two common faults: importance ratios of half-precision log-probabilities, and a NaN that a mean turns into the loss.
     """
     if not x.is_floating_point():
         raise ValueError(f"{name} must be a floating-point tensor; got {x.dtype}")
@@ -57,7 +57,7 @@ def matched(**tensors: Shaped[Tensor, "..."]) -> tuple[Float[Tensor, "..."], ...
     For losses without a mask: the mean over no element is not defined, and infinity minus infinity is not a margin.
     Reduces to: the identity on finite float32 and float64 tensors of one shape.
     Raises: ValueError that names every argument, or the one that is not finite.
-    Source: the failures it stops are reference/rl-pitfalls.md P26, P32.
+    Source: two common faults: the mean over an empty batch, and shapes that broadcast into pairs nobody compared.
     """
     shapes = {name: tuple(x.shape) for name, x in tensors.items()}
     if len(set(shapes.values())) > 1 or 0 in next(iter(shapes.values())):
@@ -76,7 +76,7 @@ def masked_sum(
     Why a selection and not a product: 0 * NaN is NaN, so multiplying by the mask would let a padded position through.
     Reduces to: x.sum(dim) under a full mask; 0, with gradient 0, under an empty one.
     Raises: ValueError if the shapes differ, the mask is not 0/1, or x is NaN or +inf where the mask is 1.
-    Source: reference/rl-pitfalls.md P22-P27; half-precision input is summed in float32.
+    Source: a common fault: x * mask, which keeps the NaN of a padded position. Half-precision input is summed in float32.
     """
     counted = boolean_mask(mask, tuple(x.shape))
     kept = torch.where(counted, checked(x, "x", counted), 0.0)
@@ -94,7 +94,7 @@ def masked_mean(
     Why 0 and not NaN: a fully masked row must add nothing to a loss, and must not stop the rows beside it.
     Reduces to: x.mean(dim) under a full mask; 0, with gradient 0, under an empty one.
     Raises: ValueError if the shapes differ, the mask is not 0/1, or x is NaN or +inf where the mask is 1.
-    Source: the masked mean of PPO code, with selection in place of multiplication (reference/rl-pitfalls.md P26, P27).
+    Source: the masked mean of PPO implementations, with selection in place of multiplication.
     """
     total = masked_sum(x, mask, dim)
     counted = boolean_mask(mask, tuple(x.shape))

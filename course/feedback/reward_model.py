@@ -20,7 +20,7 @@ def last_token_score(values: Float[Tensor, "batch time"], attention_mask: Shaped
     Reduces to: values[:, -1] without padding or with left padding. Gradient 1 at that place, exactly 0 elsewhere.
     Raises: ValueError if shapes differ or are not [B,T], the mask is not 0/1, a row has no real token, or the value read is NaN
     or infinite.
-    Source: the bug reports behind it: reference/rl-pitfalls.md P54.
+    Source: Ouyang et al. 2022 (arXiv 2203.02155), a scalar after the last token; a common fault: looking for the pad id in the ids.
     """
     if values.dim() != 2:
         raise ValueError(f"values must be [B,T]; got {tuple(values.shape)}")
@@ -44,7 +44,7 @@ def sum_score(values: Float[Tensor, "batch time"], action_mask: Shaped[Tensor, "
     clearest reward model to over-optimise.
     Reduces to: last_token_score for responses of one token.
     Raises: ValueError if shapes differ, the mask is not 0/1, or a counted value is NaN or +inf.
-    Source: reference/speed.md, section 3 (c).
+    Source: returns as sums of rewards per step, Christiano et al. 2017 (arXiv 1706.03741), section 2.2.
     """
     return masked_sum(values, action_mask, dim=1)
 

@@ -20,7 +20,7 @@ def labels_and_noise(outcomes: Mapping[str, tuple[Sequence, Sequence, Sequence]]
         panel.set_xticks(list(next(iter(outcomes.values()))[0]), [str(n) for n in next(iter(outcomes.values()))[0]])
     left.axhline(0.5, color=GREY, linestyle="--", linewidth=1)
     label(left, x="labelled pairs", y="held-out pairs ordered as gold does", title="accuracy (0.5 = guessing)")
-    label(right, x="labelled pairs", y="correlation of score with gold", title="agreement as a number")
+    label(right, x="labelled pairs", y="correlation of score with gold", title="correlation (0 = none)")
     left.legend(frameon=False)
     return figure
 
@@ -37,8 +37,8 @@ def reliability(curves: Mapping[str, tuple[Tensor, Tensor]], *, title: str, bins
             if int((which == b).sum()) >= 20
         ]
         panel.plot([float(x) for x, _ in points], [float(y) for _, y in points], color=colour, marker=marker, label=name)
-    label(panel, x="predicted probability that the first is better", y="how often it was chosen")
-    panel.legend(frameon=False)
+    label(panel, x="predicted probability that the first is better", y="how often it was chosen", title="bins with at least 20 predictions")
+    panel.legend(frameon=False, loc="lower right")
     return figure
 
 
@@ -98,7 +98,7 @@ def cycle_graph(names: Sequence[str], wins: Tensor, scores: Tensor, *, title: st
     right.scatter(observed, fitted, color=GREEN, marker="D", zorder=3)
     right.set_xlim(-0.03, 1.03)
     right.set_ylim(-0.03, 1.03)
-    label(right, x="how often the first was chosen", y="what the fitted scores predict", title="each point is an ordered pair")
+    label(right, x="how often the first was chosen", y="what the fitted scores predict", title="a point is an ordered pair; some coincide")
     return figure
 
 
@@ -108,8 +108,8 @@ def soft_label_explorer(soft_label_loss: Callable, *, prob: float, low: float) -
     q = torch.tensor([prob], dtype=torch.float64)
     clamped = min(max(prob, low), 1 - low)
     finite = 0 < clamped < 1
-    where = f"at margin {math.log(clamped / (1 - clamped)):.2f}" if finite else "nowhere: it falls for ever"
-    figure, (panel,) = canvas(1, title=f"The judge says {prob:.2f}, the label is {clamped:.2f}: the loss is smallest {where}")
+    where = f"minimum at margin {math.log(clamped / (1 - clamped)):.2f}" if finite else "no minimum, it falls for ever"
+    figure, (panel,) = canvas(1, title=f"Judge {prob:.2f}, label {clamped:.2f}: {where}")
     for name, clamp, colour, style in (("as the judge says it", (0.0, 1.0), ORANGE, "--"), ("clamped", (low, 1 - low), BLUE, "-")):
         losses = [float(soft_label_loss(margin[None], q, clamp)) for margin in margins]
         panel.plot(margins.tolist(), losses, color=colour, linestyle=style, label=name)
@@ -137,19 +137,20 @@ def selection_gain(budgets: Sequence[int], outcomes: Mapping[str, Tensor], *, ti
 
 
 def methods(rows: Mapping[str, tuple[float, float]], reference: tuple[float, float], *, title: str) -> Any:
-    """name -> (gold utility of the policy's samples, mean length in tokens), with the reference policy as dashed lines."""
+    """name -> (gold utility of the policy's samples, mean length in tokens), as bars that start at the reference policy."""
     figure, (left, right) = canvas(2, title=title)
     names = list(rows)
     for panel, column, what in ((left, 0, "gold utility of samples"), (right, 1, "mean length of samples, tokens")):
         panel.barh(
             names[::-1],
-            [rows[name][column] for name in names[::-1]],
+            [rows[name][column] - reference[column] for name in names[::-1]],
+            left=reference[column],
             color=[CYCLE[names.index(n) % len(CYCLE)] for n in names[::-1]],
         )
         panel.axvline(reference[column], color=INK, linestyle="--", linewidth=1)
         panel.grid(True, axis="x", color="#e6e6e6")
         panel.grid(False, axis="y")
-        label(panel, x=what, y="", title="dashed: the reference policy")
+        label(panel, x=what, y="", title="bars start at the reference policy")
     return figure
 
 

@@ -31,7 +31,7 @@ def canvas(columns: int = 1, *, width: float = 6.4, height: float = 3.8, title: 
         panel.grid(True, axis="y", color="#e6e6e6", linewidth=0.8)
         panel.set_axisbelow(True)
     if title:
-        figure.suptitle(textwrap.fill(title, int(10.5 * figure.get_figwidth())), color=INK, fontweight="bold")
+        figure.suptitle(textwrap.fill(title, int(9.4 * figure.get_figwidth())), color=INK, fontweight="bold")
     return figure, panels
 
 

@@ -18,7 +18,7 @@ def action_mask(transcript: Transcript, tokenizer: Tokenizer) -> tuple[Int[Tenso
     Why by structure: an end token that was sampled and one that the serializer put in have the same id, and so may padding.
     Reduces to: no action in a transcript without sampled turns; the sampled ids themselves, as tokens[mask], in any other.
     Raises: ValueError if a sampled turn holds an id outside the vocabulary, or an end token that does not fit its stop reason.
-    Source: multi-turn masks that trained on tool results (reference/rl-pitfalls.md P21) or lost the end token (P5).
+    Source: two common faults: masks over several turns that train on tool results, and masks that lose the end token.
     """
     encoded = ChatSerializer().encode(transcript, tokenizer)
     mask = torch.zeros(len(encoded.tokens), dtype=torch.bool)

@@ -23,7 +23,7 @@ def causal_attention(
     Keys and values at padded positions are replaced before any product, so that NaN there reaches neither value nor gradient.
     Reduces to: plain causal attention under a full mask; v_t at a position whose only visible key is its own.
     Raises: ValueError if shapes differ or the mask is not 0/1.
-    Source: Vaswani et al. 2017; padding faults: reference/rl-pitfalls.md P9, P27.
+    Source: Vaswani et al. 2017 (arXiv 1706.03762), section 3.2.
     """
     if q.dim() != 4 or not q.shape == k.shape == v.shape:
         raise ValueError(f"q, k and v must share one shape [B,H,T,D]; got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}")

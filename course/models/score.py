@@ -27,7 +27,7 @@ def score(
     The temperature is part of the law: ratios between log-probabilities at two temperatures are no importance weights.
     Reduces to: token_logprobs(model(ids), ids) without padding at temperature 1; what sample() recorded, within 1e-5.
     Raises: ValueError if temperature is not positive (a greedy choice has no log-probability), or as token_logprobs does.
-    Source: the chain rule; temperature left out of the recomputation: reference/rl-pitfalls.md P2.
+    Source: the chain rule of probability; a common fault: sampling at one temperature and scoring at another.
     """
     if not 0 < temperature < float("inf"):
         raise ValueError(f"temperature must be positive and finite; got {temperature}")
@@ -73,7 +73,7 @@ def find_actions(transcript: Transcript, policy: Any) -> tuple[Int[Tensor, "acti
     without gradient, at temperature 1. policy has a tokenizer, and policy(ids) gives logits.
     Reduces to: no positions and 0 for a transcript without sampled turns.
     Raises: ValueError as action_mask does.
-    Source: LEVELS.md, exit of level 0.
+    Source: exit test of level 0.
     """
     tokens, mask = action_mask(transcript, policy.tokenizer)
     model = getattr(policy, "model", policy)

@@ -33,8 +33,8 @@ def sft_loss(
     Reduces to: "token" = "record" for records of equal length; "sum" / number of counted tokens = "token".
     Raises: ValueError if shapes do not fit, a counted id is unknown, a counted row of logits is NaN or +inf, normalize is none
     of the three, or a denominator is not positive or given with "sum".
-    Source: maximum likelihood; the InstructGPT recipe (Ouyang et al. 2022, arXiv 2203.02155); the normalisation bugs are
-    reference/rl-pitfalls.md P1, P22-P25.
+    Source: maximum likelihood; the InstructGPT recipe (Ouyang et al. 2022, arXiv 2203.02155); a common fault: a
+    mean per micro-batch, which weighs the tokens of short batches more.
     """
     if normalize not in ("token", "record", "sum"):
         raise ValueError(f'normalize must be "token", "record" or "sum"; got {normalize!r}')

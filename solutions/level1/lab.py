@@ -10,8 +10,10 @@
 # # Level 1 · Preference modelling
 #
 # Nobody can write down what a good answer is, but people can say which of two answers is better. This level turns such choices into a number
-# that a policy can be trained on, and spends most of its time on the ways in which that number is wrong: labels are noisy, biased,
-# tied or cyclic; the model is read at the wrong token; the split leaks; it is accurate where it does not matter.
+# that a policy can be trained on. Most of its time goes into the ways in which that number is wrong: labels are noisy, biased,
+# tied or cyclic; the model is read at the wrong token; the split leaks; the model is accurate where it does not matter.
+#
+# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
 #
 # **You will be able to**
 # - derive and implement the losses of reward models from pairs, rankings, soft labels and marks in time;
@@ -47,13 +49,12 @@ from autograder import check, statement
 # %% [markdown]
 # {{card pairwise_reward_loss}}
 #
-# Maximum likelihood on pairs of a chosen and a rejected response:
+# Maximum likelihood on $B$ pairs of a chosen and a rejected response, with $m_b=r_b^{\text{chosen}}-r_b^{\text{rejected}}$ the margin of pair $b$:
 #
-# $$L = -\frac1B\sum_b \log\sigma\big(r_b^{\text{chosen}}-r_b^{\text{rejected}}\big),\qquad
-# \frac{\partial L}{\partial\,\text{margin}_b}=-\frac{\sigma(-\text{margin}_b)}{B}.$$
+# $$L = -\frac1B\sum_b \log\sigma(m_b),\qquad \frac{\partial L}{\partial m_b}=-\frac{\sigma(-m_b)}{B}.$$
 #
-# The gradient says it all: a pair that is already ordered with a wide margin teaches nothing, a pair that is wrong pulls with full strength.
-# Computed as $\log$ of $\sigma$, the loss is infinite for a margin of $-1000$. It should be 1000.
+# A pair that is already ordered with a wide margin has almost no gradient; a pair that is wrong by a wide margin has almost the full $1/B$.
+# For one pair with a margin of $-1000$ the loss is 1000. Computed in two steps, first $\sigma$ and then its logarithm, it comes out infinite.
 
 # %% ng="solution:pairwise_reward_loss"
 def pairwise_reward_loss(chosen_reward, rejected_reward):
@@ -82,15 +83,16 @@ check(pairwise_reward_loss)
 #
 # A reward model is a language model with one number per position instead of logits. The score of a response is the number at its **last real
 # token**, the only position that has read everything. Rows are padded, sometimes on the left and sometimes on the right, and the padding
-# may hold anything. Often the pad token *is* the end token, so the ids can't tell you where a row ends. The attention mask can.
+# may hold anything, NaN and infinity included: neither the score nor its gradient may depend on it. Often the pad token *is* the end token, so
+# the ids can't tell you where a row ends. The attention mask can.
 
 # %% ng="solution:last_token_score"
 def last_token_score(values, attention_mask):
     """The value at the last real token of each row.
 
-    values           [B, T] float; anything at padded positions
-    attention_mask   [B, T] bool or 0/1: 1 on real tokens, padded left, right or both
-    returns          [B] float
+    values           [B, T] float; anything at padded positions, NaN and infinity too
+    attention_mask   [B, T] bool or 0/1: 1 on real tokens, padded left, right or both; at least one 1 in each row
+    returns          [B] float, also for a batch of one
     """
     ### BEGIN SOLUTION
     mask = attention_mask.bool()
@@ -115,7 +117,7 @@ check(last_token_score)
 # %% [markdown]
 # {{card test_last_token_score}}
 #
-# **Bug hunt.** This line has shipped in real trainers:
+# **Bug hunt.** Until 2025 a line like this found the last token in classification heads of the transformers library ([D], issue 35909):
 #
 # ```python
 # last = (tokens == pad_id).int().argmax(1) - 1
@@ -125,8 +127,9 @@ check(last_token_score)
 # pad token?
 #
 # Write a test that gets *some* implementation of `last_token_score(values, attention_mask)` and raises if it is wrong. It will meet right and
-# wrong implementations in a secret order. Rejecting a right one scores 0. Wrong ones count from the wrong side, assume one kind of padding,
-# let padded values in, average instead of reading, or lose the gradient.
+# wrong implementations in a secret order. Rejecting a right one scores 0: run it on your own `last_token_score` first, with masks that keep the
+# docstring's promises. Wrong ones count from the wrong side, assume one kind of padding, read one token too early, let NaN or infinity in from the
+# padding, average instead of reading, take a score of exactly 0 for a missing one, or lose the gradient.
 
 # %% ng="solution:test_last_token_score"
 def test_last_token_score(score):
@@ -169,7 +172,7 @@ check(test_last_token_score)
 # The task is tiny film reviews: `the movie was very good . <end>`. Their **gold utility** is a formula (tone, minus penalties for broken grammar and
 # repetition), so that we can see what a reward model misses. An annotator compares two reviews of the same film; a noisy one writes some answers
 # down the wrong way round. We train a small reward model with *your* `pairwise_reward_loss` and `last_token_score` and ask how well it orders held-out
-# reviews.
+# reviews. *Accuracy* is the share of held-out pairs with different gold that the scores order as gold does.
 #
 # **Predict before you run:** sixteen times as many labels, or no noise: which helps more? How well does the model fit 64 labels it has seen?
 
@@ -223,20 +226,23 @@ with tqdm(total=len(LABELS) * len(RECIPES), desc="reward models") as bar:
             rows.append(accuracy_and_correlation(model))
             bar.update()
         outcomes[name] = (LABELS, [r[0] for r in rows], [r[1] for r in rows])
-preferences.labels_and_noise(outcomes, title="More labels help, also where almost a third of them are written down wrong")
+clean, noisy = outcomes["careful annotator"][1], outcomes["30 % written down wrong"][1]
+preferences.labels_and_noise(
+    outcomes,
+    title=f"From {LABELS[0]} to {LABELS[-1]} labels: {clean[0]:.0%} to {clean[-1]:.0%} right with care, {noisy[0]:.0%} to {noisy[-1]:.0%} with noise",
+)
 
 # %% tags=["experiment"]
-clean, noisy = outcomes["careful annotator"][1], outcomes["30 % written down wrong"][1]
 say(
     f"**What came out.** With {LABELS[0]} careful labels the model orders {fitted['careful annotator', LABELS[0]]:.0%} of its *training* pairs rightly "
-    f"and {clean[0]:.0%} of held-out pairs; with {LABELS[-1]} careful labels, {clean[-1]:.0%} of held-out pairs. With noise the same two numbers are "
+    f"and {clean[0]:.0%} of held-out pairs; with {LABELS[-1]} careful labels, {clean[-1]:.0%} of held-out pairs. With noise the two held-out numbers are "
     f"{noisy[0]:.0%} and {noisy[-1]:.0%}. You predicted: {prediction_a or 'nothing'}."
 )
 
 # %% [markdown]
 # **What the figure cannot show.** One seed per point: differences of a few per cent may be luck. The noise here is fair, equally likely for every
-# pair; averaging defeats it. A *bias*, such as a taste for length, looks the same in these curves and does not average out (Experiment E). And pairs of an
-# ordinary writer say nothing about text that only an optimised policy writes (exit test).
+# pair, so with enough labels it averages out. A *bias*, such as a taste for length (Experiment E), does not. And pairs of an ordinary
+# writer say nothing about text that only an optimised policy writes (exit test).
 
 # %% [markdown]
 # ## Part B · Rankings, splits and cycles
@@ -244,9 +250,9 @@ say(
 # %% [markdown]
 # {{card ranking_pairs}}
 #
-# Labellers often rank $K$ responses to one prompt. A ranking of $K$ gives up to $K(K-1)/2$ ordered pairs; tied ones give no pair. The pairs of one
-# ranking are not independent: nine responses give 36 pairs, four give 6. If every pair counts the same, one prompt with nine responses shouts six
-# times as loud as one with four. So every ranking that has at least one pair gets **the same total weight**, split equally over its pairs, and all
+# A labeller may rank $K$ responses to one prompt. A ranking of $K$ gives up to $K(K-1)/2$ ordered pairs; tied responses give no pair. Nine responses
+# give 36 pairs, four give 6, but the pairs of one ranking are not independent: if every pair counts the same, a prompt with nine responses weighs six
+# times as much as one with four. So every ranking that has at least one pair gets **the same total weight**, split equally over its pairs, and all
 # weights sum to 1.
 
 # %% ng="solution:ranking_pairs"
@@ -254,8 +260,8 @@ def ranking_pairs(ranks, group_id):
     """All ordered pairs inside each ranking, with weights.
 
     ranks      [N] numbers, 1 is best; equal ranks of one group are ties
-    group_id   [N] int, equal for the responses of one ranking, in any order
-    returns    (winner [P] int64, loser [P] int64, weight [P] float64): indices into 0..N-1; the weights sum to 1
+    group_id   [N] int of any size or sign, equal for the responses of one ranking, in any order
+    returns    (winner [P] int64, loser [P] int64, weight [P] float64): positions 0..N-1; the weights sum to 1, or all are empty
     """
     ### BEGIN SOLUTION
     same = group_id[:, None] == group_id[None, :]
@@ -284,14 +290,15 @@ check(ranking_pairs)
 #
 # $$L=\sum_{(w,l)} \text{weight}_{wl}\;\big(-\log\sigma(s_w-s_l)\big)$$
 #
-# over the pairs of the last exercise. InstructGPT trained its reward model on all pairs of a ranking as one batch element [D], for the same reason.
+# over the pairs $(w,l)$ of the last exercise, with $s$ the scores. InstructGPT trained its reward model on all pairs of a ranking as one batch element,
+# divided by their number. The reason its authors give is that the model overfitted when the pairs were shuffled [D].
 
 # %% ng="solution:grouped_ranking_loss"
 def grouped_ranking_loss(scores, ranks, group_id):
     """Weighted Bradley-Terry loss over the pairs of every ranking.
 
     scores, ranks, group_id   [N]
-    returns                   scalar; 0 if there is no pair
+    returns                   scalar; finite for differences of 1e4; 0 if there is no pair
     """
     ### BEGIN SOLUTION
     winner, loser, weight = ranking_pairs(ranks, group_id)
@@ -310,13 +317,13 @@ check(grouped_ranking_loss)
 # %% [markdown]
 # {{card split_by_group}}
 #
-# Held-out accuracy is only worth something if nothing of the test set was seen in training. Pairs of one ranking share responses. Prompts of one
-# **family** are variants of each other (a paraphrase, another name). If any of them lies on both sides of the split, the model is examined on
-# what it has learned by heart.
+# Held-out accuracy means something only if nothing of the test set was seen in training. Pairs of one ranking share responses. Prompts of one
+# **family** are variants of each other (a paraphrase, another name). If a ranking or a family lies on both sides of the split, the model is examined
+# on what it has learned by heart.
 #
 # A record here is a dict with `"family"` and `"ranking_id"`; either may be `None`, which means "shared with nobody". Records that share a family *or* a
-# ranking belong together, and so do records connected through others. Return **positions**, so that tensors made from the records can be split by
-# the same lists.
+# ranking belong together, and so do records connected through others; a family and a ranking with the same id have nothing to do with each other.
+# Return **positions**, so that tensors made from the records can be split by the same lists.
 
 # %% ng="solution:split_by_group"
 def split_by_group(records, fractions, seed):
@@ -369,11 +376,11 @@ check(split_by_group)
 # %% [markdown]
 # ### Experiment B · A cycle
 #
-# Three labellers, three tastes. They agree that A beats B, that B beats C, and that C beats A: each pair was compared ten times, and every time the answer was
-# the same. We fit one score per response with *your* `pairwise_reward_loss`.
+# Three labellers with three tastes each compare one pair ten times. The first always prefers A to B, the second B to C, the third C to A. We fit one score
+# per response with *your* `pairwise_reward_loss`.
 #
-# **Predict before you run:** which response gets the highest score, and what probability does the fit give to "A beats B", which was true ten times out
-# of ten?
+# **Predict before you run:** which response gets the highest score, and what probability does the fit give to "A beats B", which was the answer ten times
+# out of ten?
 
 # %%
 prediction_b = ""  # for example "A; 0.9"
@@ -396,7 +403,7 @@ for _ in tqdm(range(300), desc="fit"):
     loss.backward()
     optimiser.step()
 fitted_scores = fitted_scores.detach()
-preferences.cycle_graph(names, wins, fitted_scores, title="Every annotator was sure; the best single score says 1/2")
+preferences.cycle_graph(names, wins, fitted_scores, title="Every labeller was sure; the best single score says 1/2")
 
 # %% tags=["experiment"]
 provenance = Provenance("example", "written", "as listed", "all pairs", annotator="three tastes")
@@ -426,18 +433,19 @@ say(
 # {{card expected_calibration_error}}
 #
 # A reward model's probabilities should mean what they say: of the comparisons to which it gives 0.8, four in five should go that way. Sort the
-# predictions into equal bins of $[0,1]$; in each bin compare the mean prediction with the fraction of ones:
+# predictions into bins of equal width on $[0,1]$; in each bin compare the mean prediction with the fraction of ones:
 #
 # $$\mathrm{ECE}=\sum_{b}\frac{n_b}{N}\,\big|\,\overline{\text{label}}_b-\overline{\text{prob}}_b\,\big| .$$
 #
-# Bin $i$ of $k$ covers $[i/k, (i+1)/k)$; the last one includes 1. Empty bins count nothing.
+# $N$ is the number of predictions, $n_b$ the number in bin $b$, and a bar is a mean over that bin. Bin $i=0,\dots,k-1$ of $k$ covers $[i/k, (i+1)/k)$;
+# the last one includes 1. So predictions of exactly 0 and exactly 1 count. Empty bins add nothing.
 
 # %% ng="solution:expected_calibration_error"
 def expected_calibration_error(prob, label, bins=10):
     """Mean gap between confidence and frequency over equal-width bins, weighted by count.
 
-    prob      [N] float in [0, 1]
-    label     [N] 0 or 1
+    prob      [N] float in [0, 1], both ends included
+    label     [N] 0 or 1, as bool, integer or float
     returns   a scalar in [0, 1]
     """
     ### BEGIN SOLUTION
@@ -464,8 +472,9 @@ check(expected_calibration_error)
 # %% [markdown]
 # ### Experiment C · Calibrated for whom?
 #
-# A reward model is trained on one annotator's choices between one writer's reviews. We then ask it about comparisons by other annotators, and about reviews by a
-# newer policy that has found out that praise pays.
+# A reward model is trained on the choices of one annotator, *home*, between one writer's reviews. We then ask it about four held-out sets: new pairs of *home*;
+# pairs of a *careless* annotator, who writes one answer in four down the wrong way round; pairs of one who *likes length*; and choices of *home* between reviews
+# by a *newer policy* that has found out that praise pays.
 #
 # **Predict before you run:** on which of the four held-out sets is it best calibrated, and on which is it confidently wrong?
 
@@ -518,8 +527,8 @@ for row in validation_report(torch.cat(every_margin), every_record):
     print(row)
 
 # %% [markdown]
-# **What the figure cannot show:** calibration is not quality. A model that says 0.5 to everything is perfectly calibrated on balanced labels. And each number belongs to
-# *a law*: an annotator, a writer, a way of choosing the pairs. "Our reward model has 74 % accuracy" without these is not a statement.
+# **What the figure cannot show:** whether the model is any good. A model that says 0.5 to everything is perfectly calibrated on balanced labels. And each number belongs to
+# *a law*: an annotator, a writer, a way of choosing the pairs. "Our reward model has 74 % accuracy" without these says little. This is one model of one seed.
 
 # %% [markdown]
 # ## Part D · Labels from machines, labels worth buying, labels in time
@@ -527,8 +536,9 @@ for row in validation_report(torch.cat(every_margin), every_record):
 # %% [markdown]
 # {{card soft_label_loss}}
 #
-# An AI judge gives a probability, not a choice. Judges are overconfident, so Constitutional AI clamped the judge's probabilities to 40-60 % before
-# training on them [D]. With $m$ the margin $r_A-r_B$ and $q$ the judge's clamped probability that A is better, the loss is the cross-entropy
+# An AI judge can give a probability in place of a choice. In Constitutional AI a judge that reasoned before it answered gave probabilities near 0 and 1;
+# they were clamped to 40-60 % before the training [D]. With $m$ the margin $r_A-r_B$ and $q$ the judge's clamped probability that A is better, the loss is
+# the cross-entropy
 #
 # $$L = -\frac1B\sum_b\big[q_b\log\sigma(m_b)+(1-q_b)\log\sigma(-m_b)\big].$$
 #
@@ -541,7 +551,7 @@ def soft_label_loss(margin, prob, clamp=(0.4, 0.6)):
     margin    [B] float: score of A minus score of B
     prob      [B] float in [0, 1]: the judge's probability that A is better
     clamp     (low, high): prob is clamped into this range first; (0, 1) leaves it as it is
-    returns   scalar
+    returns   scalar; finite for margins of 1e4
     """
     ### BEGIN SOLUTION
     low, high = clamp
@@ -573,13 +583,13 @@ sliders(
 # %% [markdown]
 # {{card query_priority}}
 #
-# Labels cost money. Which pairs are worth asking about? Train an **ensemble** of $E$ reward models; where they disagree, a label teaches most. With scores
-# $s^{(e)}_{n,0}, s^{(e)}_{n,1}$ of the two responses of pair $n$:
+# Labels cost money. Which pairs are worth asking about? Train an **ensemble** of $E$ reward models; where they disagree, a label may teach more
+# (Experiment D asks). With scores $s^{(e)}_{n,0}, s^{(e)}_{n,1}$ of the two responses of pair $n$:
 #
 # $$\text{priority}_n=\operatorname{Var}_e\,\sigma\!\big(s^{(e)}_{n,1}-s^{(e)}_{n,0}\big),$$
 #
-# the variance over the ensemble, with divisor $E$. The probabilities disagree, not the scores: two models that are both sure of the same answer do not
-# disagree, however far apart their scores are.
+# the variance over the ensemble, with divisor $E$. It is taken over probabilities, not over scores: two models that are both sure of the same answer do
+# not disagree, however far apart their scores are.
 
 # %% ng="solution:query_priority"
 def query_priority(ensemble_scores):
@@ -605,15 +615,18 @@ check(query_priority)
 # %% [markdown]
 # {{card select_queries}}
 #
-# Always asking about the top $k$ would make the labelled set a biased sample of nothing in particular. Draw instead: with
-# $\pi = \operatorname{softmax}(\text{priority}/\tau)$ draw $k$ pairs **without replacement**, and record the propensity $\pi_n$ of *every* pair. It is above 0 for
-# all, so a mean over the selected ones can be corrected by weights $1/\pi_n$.
+# If you always ask about the top $k$, the other pairs have no chance, and nothing measured on the chosen ones can be carried back to the pool. Draw
+# instead: with $\pi = \operatorname{softmax}(\text{priority}/\tau)$ ($\tau$ is the temperature) draw $k$ pairs **without replacement**: each draw
+# takes a pair that is left with probability proportional to its $\pi_n$. Record the propensity $\pi_n$ of *every* pair. It is above 0 for all, so
+# means over the chosen pairs can be corrected for the choice (Experiment D). The correction reads which pair was drawn first, second and so on: return
+# the indices **in the order drawn**, not sorted.
 
 # %% ng="solution:select_queries"
 def select_queries(priority, k, temperature, seed):
     """Draw k pairs to be labelled, and say how likely each pair of the pool was.
 
     priority      [N] float
+    k             at most N
     temperature   > 0; large: nearly uniform, small: nearly the top k
     seed          the same seed gives the same draw
     returns       (index [k] int64 without repeats, in the order of the draws; propensity [N]: the law of the first draw)
@@ -639,8 +652,8 @@ check(select_queries)
 # %% [markdown]
 # ### Experiment D · Buying labels
 #
-# Labels are expensive. From 100 labelled pairs we train an ensemble of five small reward models and let *your* `query_priority` and `select_queries` choose what to
-# ask next, against choosing at random. And we ask a second question: how often do the annotator's labels contradict gold, estimated from the bought labels?
+# Labels are expensive. From 100 labelled pairs we train an ensemble of five small reward models. *Your* `query_priority` and `select_queries` choose what to
+# ask next, and we compare with choosing at random. Second question: how often do the annotator's labels contradict gold, estimated from the bought labels?
 #
 # **Predict before you run:** does disagreement beat chance at every budget? Will the plain mean over the chosen pairs over- or underestimate the annotator's errors?
 
@@ -682,7 +695,10 @@ for seed in tqdm(SEEDS, desc="seeds"):
             accuracies.append(accuracy_and_correlation(fit(start + [unlabelled[i] for i in index.tolist()], seed))[0])
         gains[name].append(accuracies)
 gains = {name: torch.tensor(values) for name, values in gains.items()}
-preferences.selection_gain(BUDGETS, gains, title="Disagreement against chance: the ranges of the seeds decide what can be said")
+difference = (gains["by disagreement"] - gains["at random"]).mean(1)
+preferences.selection_gain(
+    BUDGETS, gains, title=f"Gain over chance {difference.mean():+.3f}, by seed {difference.min():+.3f} to {difference.max():+.3f}"
+)
 
 # %% tags=["experiment"]
 def contradicts_gold(record):
@@ -697,37 +713,39 @@ for draw in range(400):
     plain.append(float(errors[index].mean()))
     corrected.append(float(inverse_propensity_estimate(errors[index], index, propensity)))
 plain, corrected = torch.tensor(plain), torch.tensor(corrected)
-difference = (gains["by disagreement"] - gains["at random"]).mean(1)
 say(
     f"**What came out.** Disagreement gains {difference.mean():+.3f} in accuracy on average over budgets; over the {len(difference)} seeds this ranges "
-    f"from {difference.min():+.3f} to {difference.max():+.3f}. The annotator contradicts gold in {errors.mean():.3f} of the whole pool; the plain mean over the "
-    f"chosen pairs says {plain.mean():.3f} on average, the estimate weighted by recorded propensities says {corrected.mean():.3f} "
-    f"(standard error {corrected.std() / len(corrected) ** 0.5:.3f}). You predicted: {prediction_d or 'nothing'}."
+    f"from {difference.min():+.3f} to {difference.max():+.3f}. In the last seed's pool the annotator contradicts gold in {errors.mean():.3f} of all pairs. Over "
+    f"{len(plain)} draws of 50 pairs the plain mean of the chosen ones says {plain.mean():.3f} (standard error {plain.std() / len(plain) ** 0.5:.3f}), the estimate weighted "
+    f"by recorded propensities {corrected.mean():.3f} (standard error {corrected.std() / len(corrected) ** 0.5:.3f}). You predicted: {prediction_d or 'nothing'}."
 )
 
 # %% [markdown]
-# **What the figure cannot show:** that disagreement is worth it. With five seeds the ranges overlap; a good label of a pair that the ensemble finds hard is also more often
-# noise. What is *not* a matter of luck is the second result: a chosen sample is not the pool, and only the recorded propensities lead back. They correct the mean and
-# make it noisier. For more than one draw the package uses an estimator made for draws without replacement; dividing by $\pi_n$ alone is exact only for the first.
+# **What the figure cannot show:** that disagreement is worth it. Five seeds are few and their ranges overlap. The second result is about one pool,
+# but its draws are many: if the plain mean lies above the pool's by more than its standard error, the annotator makes more mistakes on the
+# pairs that the ensemble finds hard. The recorded propensities lead back to the pool, and the estimate gets noisier. The package's
+# estimator is made for draws without replacement: dividing by $\pi_n$ alone is exact only for the first draw.
 
 # %% [markdown]
 # {{card intertemporal_loss}}
 #
-# Long episodes can't be compared as wholes; people can say "between here and there it got better". DeepMind's Playhouse agents were trained from such
-# marks [D]. Let a utility $U_t$ be read at every prefix of an episode. A mark $+1$ between times $e<l$ says that $U_l>U_e$, a mark $-1$ the opposite:
+# Long episodes are hard to compare as wholes; people can say "between here and there it got better". DeepMind's Playhouse agents were trained from such
+# marks [D]. Let a utility $U_{b,t}$ be read after every step $t$ of episode $b$. A mark $+1$ between times $e_b<l_b$ says that $U_{b,l_b}>U_{b,e_b}$, a mark $-1$
+# the opposite:
 #
-# $$L=-\frac1M\sum_m \log\sigma\big(\text{mark}_m\,(U_{b_m,l_m}-U_{b_m,e_m})\big).$$
+# $$L=-\frac1B\sum_b \log\sigma\big(\text{mark}_b\,(U_{b,l_b}-U_{b,e_b})\big).$$
 #
-# An episode with somebody else's instruction is a natural negative: its marks are turned around.
+# Utilities that no mark refers to may be NaN or infinite: neither the loss nor its gradient may depend on them. (An episode shown with another episode's
+# instruction can give negative examples: its marks $+1$ become $-1$, its marks $-1$ are dropped.)
 
 # %% ng="solution:intertemporal_loss"
 def intertemporal_loss(utility, earlier, later, mark):
     """Bradley-Terry between two prefixes of the same episode.
 
-    utility         [B, T] float: utility after each step
+    utility         [B, T] float: utility after each step; anything, NaN and infinity too, where no mark refers to it
     earlier, later  [B] int: time indices, one mark per episode
-    mark            [B] +1 (it got better) or -1 (it got worse)
-    returns         scalar, the mean over marks
+    mark            [B] +1 (it got better) or -1 (it got worse), int or float
+    returns         scalar, the mean over marks; finite for differences of 1e4
     """
     ### BEGIN SOLUTION
     rows = torch.arange(utility.shape[0], device=utility.device)
@@ -750,21 +768,25 @@ check(intertemporal_loss)
 # %% [markdown]
 # {{card optimal_policy}}
 #
-# RLHF maximises reward minus a leash: $J(\pi)=\mathbb E_\pi[r]-\beta\,\mathrm{KL}(\pi\,\|\,\pi_{\text{ref}})$. Over a list of responses the best law is known in closed
-# form:
+# RLHF maximises reward minus a penalty for leaving the reference policy: $J(\pi)=\mathbb E_\pi[r]-\beta\,\mathrm{KL}(\pi\,\|\,\pi_{\text{ref}})$. Over a list of responses the
+# best law is known in closed form:
 #
-# $$\pi^*(y)=\frac{1}{Z}\,\pi_{\text{ref}}(y)\,e^{r(y)/\beta}.$$
+# $$\pi^*(y)=\frac{1}{Z}\,\pi_{\text{ref}}(y)\,e^{r(y)/\beta},\qquad Z=\sum_y\pi_{\text{ref}}(y)\,e^{r(y)/\beta}.$$
 #
-# Read backwards, $r(y)=\beta\log\frac{\pi^*(y)}{\pi_{\text{ref}}(y)}+\beta\log Z$: a policy *is* a reward model, up to a constant. That is the whole idea of DPO.
+# Read backwards, $r(y)=\beta\log\frac{\pi^*(y)}{\pi_{\text{ref}}(y)}+\beta\log Z$: a policy *is* a reward model,
+# up to a number per prompt. DPO rests on this.
+#
+# For a small $\beta$ the exponential overflows although the law is harmless: your result must stay finite there. Only a response that the reference never
+# gives keeps its log-probability of $-\infty$, whatever its reward.
 
 # %% ng="solution:optimal_policy"
 def optimal_policy(ref_logprobs, reward, beta):
     """The maximiser of E[r] - beta KL(pi || ref) over all laws on the listed responses.
 
-    ref_logprobs   [..., Y] log-probabilities of the reference (-inf: the reference never says it)
+    ref_logprobs   [..., Y] log-probabilities of the reference (-inf: the reference never says it; at least one is finite)
     reward         [..., Y]
     beta           > 0, in reward units per nat
-    returns        [..., Y] log-probabilities
+    returns        [..., Y] log-probabilities: -inf where the reference has -inf, finite elsewhere, also for rewards of 1e3 at beta 1e-3
     """
     ### BEGIN SOLUTION
     scores = ref_logprobs + reward / beta
@@ -783,13 +805,14 @@ check(optimal_policy)
 # %% [markdown]
 # {{card dpo_loss}}
 #
-# Put the implicit reward $\beta\log\frac{\pi(y)}{\pi_{\text{ref}}(y)}$ into Bradley-Terry; the constant $\log Z$ cancels, because both responses answer the same
+# Put the implicit reward $\beta\log\frac{\pi(y)}{\pi_{\text{ref}}(y)}$ into Bradley-Terry; $\beta\log Z$ cancels, because both responses answer the same
 # prompt:
 #
 # $$L=-\frac1B\sum\log\sigma\Big(\beta\big[(\log\pi(y_w)-\log\pi_{\text{ref}}(y_w))-(\log\pi(y_l)-\log\pi_{\text{ref}}(y_l))\big]\Big).$$
 #
-# Here $\log\pi(y)$ is the **sum** of the response's token log-probabilities. An average would be another model of choice, and training on it is known to
-# fall apart. Where policy and reference agree the loss is $\log 2$: if your training does not start there, the reference is not what you think.
+# Here $\log\pi(y)$ is the **sum** of the response's token log-probabilities; with an average the derivation above no longer holds.
+# $y_w$ is the chosen response, $y_l$ the rejected one. Where policy and reference agree the loss is $\log 2$: if your training does not start there, the
+# reference is not what you think.
 
 # %% ng="solution:dpo_loss"
 def dpo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
@@ -797,7 +820,7 @@ def dpo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
 
     policy_*, ref_*   [B] float: log-probability of the whole response
     beta              > 0
-    returns           scalar, the mean over pairs; no gradient flows into the reference
+    returns           scalar, the mean over pairs; finite for differences of 1e4; no gradient flows into the reference
     """
     ### BEGIN SOLUTION
     margin = (policy_chosen - ref_chosen.detach()) - (policy_rejected - ref_rejected.detach())
@@ -809,7 +832,7 @@ def dpo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
 check(dpo_loss)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> If both policies raise the chosen response by one nat, what changes? </details>
+# <details><summary>Hint 1: a question</summary> If policy and reference both raise the chosen response by one nat, what changes? </details>
 # <details><summary>Hint 2: where to look</summary> The reference is frozen: detach it. Use the stable log-sigmoid again. </details>
 # <details><summary>Hint 3: almost code</summary> <code>softplus(-beta * ((pc - rc) - (pr - rr))).mean()</code> </details>
 
@@ -852,9 +875,10 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** which method is best. One seed, one learning rate, and each method's strength means something else ($\beta$, $\tau$, a weight), so they stand at
-# different distances from the reference: compare them at equal KL before you say anything, and over seeds. What it does show is that removing the reward model does not remove the
-# bias of the labels.
+# **What the figure cannot show:** which method is best. One seed, one learning rate, and each method's strength means something else ($\beta$,
+# $\tau$, a weight), so they stand at different distances from the reference: to rank them, compare them at equal KL and over seeds. A method whose
+# reviews did not grow may only have moved less. Longer reviews are what a taste for length in the labels would lead to, without a reward model too. To show
+# that the taste is the cause, repeat the run with an annotator who does not have it.
 
 # %% [markdown]
 # ## Part F · Exit test: better accuracy, worse choice
@@ -862,19 +886,25 @@ say(
 # %% [markdown]
 # {{card reward_scores}}
 #
-# The held-out accuracy of a reward model is a mean over *ordinary* pairs. Best-of-N reads only the top of the list. Build both kinds of model:
+# The held-out accuracy of a reward model is a mean over pairs, most of them *ordinary*. Best-of-N chooses the candidate with the highest score out of $N$, so it
+# reads only the top of the list. Build both kinds of model:
 #
-# - `"accurate"` has the higher accuracy on held-out pairs, by at least 0.02;
-# - `"careful"` chooses better responses: in best-of-64 its choice has a higher mean gold utility, by at least 0.3.
+# - `"accurate"` has the higher accuracy on held-out pairs, by at least 0.015, and `"careful"` still orders at least 60 % of them rightly;
+# - `"careful"` chooses better responses: in best-of-64 the mean gold of its choices is higher by at least 0.03, and at least 0.4 above that of a random choice.
 #
-# You may collect labels from `careful_annotator` and `hasty_annotator`, about reviews by the `old_policy`, by the `new_policy`, or by `audit`, a
-# version of the new policy in which suspicious reviews were looked for. The new policy ends one review in fifty in a run of praise that no reader likes.
+# The checks allow for chance in the hidden pools, so these margins are low: a good recipe gives about 0.07 in accuracy and 0.3 to 1.1 in gold. The gap in gold must
+# come from the runs of praise: if they are taken out of the pools, it must shrink by at least 0.2.
+#
+# You may collect labels from `careful_annotator` and `hasty_annotator`, about reviews by the `old_policy`, by the `new_policy`, or by `audit`: reviews of
+# the new policy that were picked because they looked suspicious. The new policy ends one review in fifty in a run of praise that no reader likes, in the
+# audit it is one in four.
 # `fit_phrase_reward` trains a linear model over words and pairs of words in a second, with *your* loss.
 #
 # **Decide first:** which labels make a model good at ordering ordinary reviews? Which labels does it need so as not to fall for the praise?
 #
-# `reward_scores(model, tokens, attention_mask)` is called on hidden pairs and on hidden pools of the new policy, and judged outside your notebook.
-# Do not use the formula of gold: no laboratory has it.
+# `reward_scores(model, tokens, attention_mask)` is called on hidden pairs and on hidden pools of the new policy, and judged outside your notebook. A response's
+# score must depend neither on what stands in its padding nor on the other rows.
+# Do not use the formula of gold: outside a toy task nobody has it.
 
 # %% ng="locked:exit_ingredients"
 from course.feedback.annotators import Annotator
@@ -887,7 +917,8 @@ old_policy = reviews.Writer("old policy", slip=0.01)
 new_policy = reviews.Writer("new policy", slip=0.01, spam=0.02)
 audit = reviews.Writer("audit of the new policy", slip=0.01, spam=0.25)
 # reviews.comparisons(number, seed, annotator, writer) gives labelled pairs;
-# fit_phrase_reward(pairs, loss=pairwise_reward_loss, seed=SEED) gives a model: Batch -> scores [N].
+# fit_phrase_reward(pairs, loss=pairwise_reward_loss, seed=SEED) gives a model: Batch -> scores [N];
+# Batch(tokens, attention_mask, action_mask), bool masks: the action mask marks the real tokens of the review, not the prompt.
 
 # %% ng="solution:reward_scores"
 # Train both models here, in this cell: it runs when your notebook is graded, and has 15 seconds. A call of the function has less.
@@ -929,7 +960,7 @@ check(reward_scores)
 # %% [markdown]
 # ### The evidence, over ten seeds
 #
-# One success proves little. The recipe of the exit test was run for many seeds (`course evidence 1`); each arrow leads from the careful to the accurate model of one seed.
+# One success proves little. The recipe of the exit test was run for ten seeds (`course evidence 1`); each arrow leads from the careful to the accurate model of one seed.
 
 # %% tags=["experiment"]
 import json
@@ -940,18 +971,18 @@ from course.feedback.tail import TailOutcome
 
 evidence = json.loads(Path("evidence.json").read_text())
 measured = [TailOutcome(**row) for row in evidence["outcomes"]]
-preferences.accuracy_against_choice(measured, title="Higher accuracy, worse choice: every seed moves right and down")
+preferences.accuracy_against_choice(measured, title="Higher accuracy, worse choice, in every seed")
 
 # %% tags=["experiment"]
 gain = bootstrap_mean([o.accuracy_gain for o in measured], level=0.95, seed=0)
 lost = bootstrap_mean([o.gold_loss for o in measured], level=0.95, seed=0)
 tail = sum(o.tail_share_a for o in measured) / len(measured)
 say(
-    f"**What was measured.** The accurate model is more accurate by {gain} and chooses worse responses by {lost} units of gold (95 % bootstrap intervals). In "
-    f"{tail:.0%} of prompts its favourite is a run of praise. Both effects have the same sign in "
+    f"**What was measured.** The accurate model is more accurate by {gain}; the gold of its choices is lower by {lost} (means, 95 % bootstrap intervals). In "
+    f"{tail:.0%} of prompts its favourite is a run of praise. Both differences have these directions in "
     f"{sum(o.accuracy_gain > 0 and o.gold_loss > 0 for o in measured)} of {len(measured)} seeds.\n\n"
-    "**What it cannot show:** how often this happens in practice. We built a tail and left it out of one training set. The lesson is which number to ask for: quality of the "
-    "*chosen* responses, not accuracy on average pairs."
+    "**What it cannot show:** how often this happens in practice. We built a tail and left it out of one training set. The number to ask for is the quality of the "
+    "*chosen* responses, not the accuracy on average pairs."
 )
 
 # %% [markdown]
@@ -990,7 +1021,7 @@ say(
 # ## What to read next
 #
 # - Bradley and Terry (1952), the model; Christiano et al. (2017), from preferences to a policy.
-# - Ouyang et al. (2022), rankings as one batch element; Bai et al. (2022), AI labels.
+# - Ouyang et al. (2022), rankings as one batch element; Bai et al. (2022), Constitutional AI: labels by a model; Abramson et al. (2022), marks in time.
 # - Rafailov et al. (2023), DPO; Azar et al. (2023), what it assumes.
 # - Gao, Schulman and Hilton (2022), what happens when a proxy is optimised: that is level 2.
 
