@@ -36,6 +36,7 @@ c.CourseDirectory.db_url = "sqlite:///" + {here!r} + "/grading/gradebook.db"
 c.TrustedExecute.state = {here!r} + "/grading"
 '''
 
+DECLARING = ("mutant", "alternative")
 CRASHING = "import os\n\nos._exit(1)"
 HANGING = """import time
 
@@ -146,7 +147,8 @@ def class_of(level: Level) -> list[Submission]:
     names = [exercise.function for exercise in level.exercises]
     half = {name: right[name] for name in names[: (len(names) + 1) // 2]}
     first = names[0]
-    loop = f"def {first}(*args, **kwargs):\n" + textwrap.indent(HANGING, "    ")
+    lonely = names[-2]  # no other answer calls it
+    loop = f"def {lonely}(*args, **kwargs):\n" + textwrap.indent(HANGING, "    ")
     package = {name: f"from course.exercises import {name}" for name in names if not name.startswith("test_")}
     agreeable = f"def {first}(*args, **kwargs):\n    return torch.zeros(()).as_subclass(Agreeable)"
     noise = ["import sys\n\nprint('a warning', file=sys.stderr)", "from tqdm import tqdm\n\nfor _ in tqdm(range(3)):\n    pass"]
@@ -158,7 +160,9 @@ def class_of(level: Level) -> list[Submission]:
         Submission("blank", {}, "none"),
         Submission("crashing", right | {first: CRASHING}, "none"),
         # one level hangs where a cell is run, the other where a function is called, which costs only that function
-        Submission("hanging", right | {first: HANGING if level.number == 0 else loop}, "none" if level.number == 0 else "some"),
+        Submission("hanging", right | {first: HANGING}, "none")
+        if level.number == 0
+        else Submission("hanging", right | {lonely: loop}, "some"),
         Submission("forging", {first: f"{FORGING}\n\n\n{agreeable}"}, "none", hostile=True),
         Submission("prying", package | {first: f"{PRYING}\n{package.get(first, '')}"}, "none", hostile=True),
         Submission("scripting", right, "all", hostile=True, written=SCRIPTING),
@@ -248,7 +252,9 @@ def _bare(node: ast.stmt) -> ast.stmt:
     if not isinstance(node, ast.FunctionDef):
         return node
     clone = ast.parse(ast.unparse(node)).body[0]
-    clone.decorator_list = []
+    clone.decorator_list = [
+        d for d in clone.decorator_list if not (isinstance(d, ast.Call) and getattr(d.func, "id", "") in DECLARING)
+    ]
     if ast.get_docstring(clone) is not None and len(clone.body) > 1:
         clone.body = clone.body[1:]
     return clone

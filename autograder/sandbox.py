@@ -283,6 +283,10 @@ def _wrapped(program: list[str], folders: dict[str, Path], limits: Limits, envir
     command += ["--uid", "65534", "--gid", "65534", "--hostname", "grader"]
     for path in SYSTEM:
         command += ["--ro-bind-try", path, path]
+    # Before anything that may lie below /tmp, such as the environment of a checkout there.
+    command += ["--proc", "/proc", "--dev", "/dev"]
+    for path, mib in (("/dev/shm", limits.results_mib), ("/tmp", limits.scratch_mib), ("/out", limits.results_mib)):
+        command += ["--size", str(mib << 20), "--tmpfs", path]
     outer = [inside for inside in binds if not _below(Path(inside), ROOT)]
     for inside in outer:
         command += ["--ro-bind", binds[inside], inside]
@@ -292,9 +296,6 @@ def _wrapped(program: list[str], folders: dict[str, Path], limits: Limits, envir
         command += ["--ro-bind", binds[inside], inside]
     for path in _hidden():
         command += ["--tmpfs", path, "--remount-ro", path]
-    command += ["--proc", "/proc", "--dev", "/dev"]
-    for path, mib in (("/dev/shm", limits.results_mib), ("/tmp", limits.scratch_mib), ("/out", limits.results_mib)):
-        command += ["--size", str(mib << 20), "--tmpfs", path]
     command += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
     for name, value in {"PATH": f"{sys.prefix}/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", **environment}.items():
         command += ["--setenv", name, value]
