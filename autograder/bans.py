@@ -46,9 +46,17 @@ def veto(exercise: Exercise, sources: list[str]) -> str:
         return "the code is nested too deeply to be read"
     aliases = _import_aliases(tree)
     banned = set(exercise.banned)
+    starred = any(isinstance(n, ast.ImportFrom) and n.names[0].name == "*" for n in ast.walk(tree))
     for node in _reachable(exercise.function, functions):
+        said = {id(n.value) for n in ast.walk(node) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)}
         for used in ast.walk(node):
+            if id(used) in said:
+                continue  # a docstring may name what it likes
             name = _banned_name(used, banned, aliases, functions, exercise.function)
+            if starred and not name and isinstance(used, ast.Name) and isinstance(used.ctx, ast.Load):
+                # `from somewhere import *` may be where it comes from, unless the submission defines it
+                imported = used.id == exercise.function or (used.id in banned and used.id not in functions)
+                name = f"an imported {used.id}" if imported else ""
             if name:
                 return f"{exercise.function} may not use {name} here: writing it is the exercise (see the card)"
     return ""
@@ -94,9 +102,9 @@ def _import_aliases(tree: ast.AST) -> dict[str, str]:
     return found
 
 
-def _bindings(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:
+def _bindings(body: list[ast.stmt]) -> dict[str, list[ast.AST]]:
     """Name -> the statements that give it its meaning at the end: the last one, or every one where that depends on a branch."""
-    found: dict[str, list[ast.stmt]] = {}
+    found: dict[str, list[ast.AST]] = {}
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             found[node.name] = [node]
@@ -105,6 +113,8 @@ def _bindings(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             found.update({n.id: [node] for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)})
+        for name, given in _given_otherwise(node, found):
+            found[name] = [*found.get(name, []), given]
         for field in ("body", "orelse", "finalbody", "handlers") if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) else ():
             inner = [
                 s for part in getattr(node, field, []) for s in (part.body if isinstance(part, ast.ExceptHandler) else [part])
@@ -112,6 +122,32 @@ def _bindings(body: list[ast.stmt]) -> dict[str, list[ast.stmt]]:
             for name, nodes in _bindings(inner).items():
                 found.setdefault(name, []).extend(nodes)
     return found
+
+
+def _given_otherwise(node: ast.stmt, found: dict[str, list]) -> list[tuple[str, ast.AST]]:
+    """(name, what it means) where that is not said by `=`: in a loop, `with`, `:=`, `global`, or `D.update(...)` of a name of one's own."""
+    pairs: list[tuple[ast.AST, ast.AST]] = []
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        shared = {name for n in ast.walk(node) if isinstance(n, ast.Global) for name in n.names}
+        return [(name, node) for name in sorted(shared)]
+    if isinstance(node, ast.ClassDef):
+        return []
+    if isinstance(node, (ast.For, ast.AsyncFor)):
+        pairs.append((node.target, node.iter))
+    if isinstance(node, (ast.With, ast.AsyncWith)):
+        pairs += [(item.optional_vars, item.context_expr) for item in node.items if item.optional_vars is not None]
+    if isinstance(node, ast.AugAssign):
+        pairs.append((node.target, node.value))
+    head = [getattr(node, field, None) for field in ("value", "test", "iter")]
+    pairs += [(n.target, n.value) for part in head if part is not None for n in ast.walk(part) if isinstance(n, ast.NamedExpr)]
+    given = [(n.id, value) for target, value in pairs for n in ast.walk(target) if isinstance(n, ast.Name)]
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
+        root = node.value.func
+        while isinstance(root, (ast.Attribute, ast.Subscript)):
+            root = root.value
+        own = isinstance(root, ast.Name) and any(not isinstance(n, (ast.Import, ast.ImportFrom)) for n in found.get(root.id, []))
+        given += [(root.id, node.value)] if own else []
+    return given
 
 
 def _reachable(name: str, functions: dict[str, list[ast.stmt]]) -> list[ast.stmt]:
@@ -151,24 +187,26 @@ def _banned_name(node, banned: set[str], aliases: dict[str, str], functions: dic
     elif isinstance(node, ast.Name) and node.id in aliases and _imported(node.id, functions):
         full = aliases[node.id]
         last = full.split(".")[-1]
-        if last in banned:
-            return last
+        parts = [last] if full.startswith(PACKAGE) else full.split(".")[::-1]
+        if any(part in banned for part in parts):
+            return next(part for part in parts if part in banned)
         if last == own and full.startswith(PACKAGE):
             return f"the package's own {own}"
     elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
         if any(item.name in (own, "*") for item in node.names):
             return f"the package's own {own}"
     elif isinstance(node, ast.ImportFrom):
-        for item in node.names:
-            if item.name in banned:
-                return item.name
+        for part in [*(item.name for item in node.names), *(node.module or "").split(".")]:
+            if part in banned:
+                return part
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in banned:
         return f"{node.value!r} by name"
     return ""
 
 
 def _imported(name: str, functions: dict[str, list[ast.stmt]]) -> bool:
-    return all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in functions.get(name, []))
+    nodes = functions.get(name, [])
+    return not nodes or any(isinstance(node, (ast.Import, ast.ImportFrom)) for node in nodes)
 
 
 def names(sources: list[str]) -> set[str]:
@@ -185,6 +223,13 @@ def names(sources: list[str]) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             found |= {(node.module or "").split(".")[0], *(item.name for item in node.names)}
     return found
+
+
+def paths(sources: list[str]) -> set[str]:
+    """Strings that name a folder of the grader's inside the sandbox: its inputs hold every function that a bug hunt will show."""
+    tree = _parse(sources)
+    texts = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)} if tree is not None else ()
+    return {text for text in texts if text.split("/", 2)[:1] == [""] and text.split("/", 2)[1:2] in (["in"], ["out"], ["site"])}
 
 
 def _shape(node: ast.FunctionDef) -> str:

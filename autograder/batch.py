@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder import gradebook
-from autograder.grade import Report, Row, grade_submission, secret_seed
+from autograder.grade import Report, grade_submission, no_rows, secret_seed
 from autograder.levels import load
 from autograder.rebase import BadSubmission, Cell, read_submission
 from autograder.sandbox import NoSandbox, sandbox_problem
@@ -115,9 +115,7 @@ def verdict(
 
 def no_points(level: int, student: str, status: str) -> Report:
     """The report on a submission that could not be run at all."""
-    checks = [check for exercise in load(level).exercises for check in load(level).checks_of(exercise.function)]
-    rows = tuple(Row(c.function, c.invariant, c.name, c.sentence, 0.0, c.points, False, c.hidden, status) for c in checks)
-    return Report(student, level, status, rows, flags=(), seconds=0.0, seed_digest="", log="")
+    return Report(student, level, status, no_rows(load(level), status), flags=(), seconds=0.0, seed_digest="", log="")
 
 
 def submitted_cells(student: str, notebook: Path) -> list[Cell]:

@@ -1,8 +1,8 @@
 """Random inputs for checks, from one explicit seed. Everything is float64 unless a check asks for another dtype."""
 
+import ast
 import hashlib
 import inspect
-import ast
 import textwrap
 from typing import Any, Callable, Sequence
 

@@ -101,7 +101,7 @@ def grade_submission(
         rebased = rebase.rebase(pristine(exercises), rebase.read_submission(Path(notebook)))
     except rebase.BadSubmission as problem:
         status = f"bad submission: {problem}"
-        return Report(student, level, status, _nothing(exercises, status), flags, time.monotonic() - started, digest, "")
+        return Report(student, level, status, no_rows(exercises, status), flags, time.monotonic() - started, digest, "")
     plan = make_plan(exercises, seed)
     limits = _sandbox.Limits(wall_seconds=wall_seconds, mapped_mib=runner.library_mib())
     outcome = runner.run(rebased, plan, sealed=sealed, isolated=sandbox, limits=limits)
@@ -131,7 +131,8 @@ def _judged(level: Level, exercise: Exercise, plan: Plan, answers: list[Any], se
     ]  # fmt: skip
 
 
-def _nothing(level: Level, reason: str) -> tuple[Row, ...]:
+def no_rows(level: Level, reason: str) -> tuple[Row, ...]:
+    """Every check of the level, failed for one reason."""
     checks = [check for exercise in level.exercises for check in level.checks_of(exercise.function)]
     return tuple(Row(c.function, c.invariant, c.name, c.sentence, 0.0, c.points, False, c.hidden, reason) for c in checks)
 
@@ -155,7 +156,8 @@ SUSPECT = {
     "exec", "eval", "compile", "__import__", "globals", "get_ipython", "__builtins__", "ast_transformers",
     "input_transformers_post", "__closure__", "__code__", "__globals__", "__wrapped__", "__subclasses__", "_getframe",
     "ctypes", "marshal", "gc", "importlib",
-    "getattr", "subprocess", "socket", "fork", "kill", "_exit",
+    "getattr", "subprocess", "socket", "fork", "kill", "_exit", "__dict__", "vars", "attrgetter", "methodcaller",
+    "safetensors", "safe_open", "codec",
 }  # fmt: skip
 
 
@@ -167,6 +169,7 @@ def _flags(level: Level, rebased: rebase.Rebased, sources: list[str], sealed: bo
     ]
     written = "\n".join(rebased.sources)  # a line of magic is get_ipython() only once it is translated
     found += [f"uses {name}" for name in sorted(SUSPECT & bans.names(sources)) if name in written]
+    found += [f"names the path {printable(path)[:60]}" for path in sorted(bans.paths(sources))]
     for exercise in level.exercises:
         if sealed and bans.copies_reference(exercise, level.reference(exercise.function), sources):
             found.append(f"{exercise.function} has the same syntax tree as the package's own")

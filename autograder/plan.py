@@ -1,8 +1,13 @@
 """The calls that grading a level needs, found by running its checks on the package's own functions at the secret seed."""
 
+import json
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from autograder.draw import Draw
 from autograder.framework import Check, Direct, Replay
@@ -19,8 +24,6 @@ class Plan:
 
     def write(self, folder: Path, *, call_seconds: float, function_seconds: float) -> None:
         """The inputs, and nothing about the answers, for the export cell."""
-        import json
-
         for number, (_, call) in enumerate(self.calls):
             fields = {"args": list(call.args), "kwargs": call.kwargs, "wrt": call.wrt, "pick": call.pick, "weight": call.weight}
             codec.save(folder / f"{number}.safetensors", fields)
@@ -56,12 +59,19 @@ def read_answers(folder: Path, count: int, missing: str) -> list[Any]:
 
 MAX_ANSWER_BYTES = 32 << 20
 MAX_HEADER_BYTES = 1 << 20  # shapes, and what is no tensor: read as JSON, it takes many times its size in memory
+MAX_ENTRIES = 50_000  # numbers in the tensors of one answer, six times the largest right one: checks walk through them one by one
+
+
+def _entries(value: Any) -> int:
+    """A tensor counts as often as it is referred to: a small file can name one a thousand times."""
+    if isinstance(value, torch.Tensor):
+        return value.numel()
+    if isinstance(value, dict):
+        return sum(_entries(k) + _entries(v) for k, v in value.items())
+    return sum(map(_entries, value)) if isinstance(value, (list, tuple)) else 0
 
 
 def _read(path: Path, missing: str) -> Any:
-    import os
-    import stat
-
     try:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_ANSWER_BYTES:
@@ -70,6 +80,8 @@ def _read(path: Path, missing: str) -> Any:
             if int.from_bytes(file.read(8), "little") > MAX_HEADER_BYTES:
                 return StudentError("Malformed", "the answer is too large")
         tree = codec.load(path)
+        if _entries(tree) > MAX_ENTRIES:
+            return StudentError("Malformed", "the answer is too large")
     except FileNotFoundError:
         return StudentError("NoAnswer", missing)
     except Exception as error:

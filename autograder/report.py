@@ -1,4 +1,4 @@
-"""What a class got, for people: a table for the terminal, one student's details, a page with a chart of points by invariant.
+"""What a class got, for people: a table for the terminal, and a page with a chart of points by invariant.
 
 Reasons and names come from submissions. They are shown as text everywhere: control characters are replaced, markup is escaped.
 """
@@ -72,19 +72,6 @@ def print_table(reports: Sequence[Report], title: str = "") -> None:
     from rich.console import Console
 
     Console(width=max(Console().width, 120)).print(table(reports, title))
-
-
-def student_text(report: Report) -> str:
-    """Every check of one student, for the instructor (hidden checks included)."""
-    head = f"{plain(report.student)}, level {report.level}: {report.points:g} of {report.max_points:g} points"
-    lines = [f"{head}, {plain(report.status)}, {report.seconds:.1f} s", *(f"flag: {plain(flag)}" for flag in report.flags)]
-    for row in report.rows:
-        mark = "ok   " if row.passed else "WRONG"
-        secret = " (hidden)" if row.hidden else ""
-        lines.append(f"{mark} {row.invariant} {row.function}: {row.sentence}{secret}  {row.points:g}/{row.max:g}")
-        if row.reason:
-            lines.append(f"      {plain(row.reason)}")
-    return "\n".join(lines)
 
 
 def finding(reports: Sequence[Report]) -> str:

@@ -41,6 +41,7 @@ SEALED = '''"""Functions that are this level's exercises. Made by the grader."""
 import base64
 import functools
 import marshal
+import os
 import sys
 import types
 
@@ -53,14 +54,18 @@ def refuse(name):
     raise Sealed(f"the package's {name} is sealed while it is an exercise: use your own")
 
 
-def for_the_package(stub, code):
-    """The function still works where the package itself calls it."""
-    works = types.FunctionType(marshal.loads(base64.b85decode(code)), stub.__globals__, stub.__name__, stub.__defaults__)
+def for_the_package(stub, code, folder=os.path.dirname(os.path.abspath(__file__)) + os.sep, frame=sys._getframe):
+    """The function still works where the package itself calls it: code out of the package's files, which nobody here can write.
+
+    A notebook may call itself `course.something`; its cells come from other files all the same.
+    """
+    code = marshal.loads(base64.b85decode(code)).replace(co_filename=folder + "sealed.py")
+    works = types.FunctionType(code, stub.__globals__, stub.__name__, stub.__defaults__)
     works.__kwdefaults__ = stub.__kwdefaults__
 
     @functools.wraps(stub)
     def sealed(*args, **kwargs):
-        if str(sys._getframe(1).f_globals.get("__name__")).startswith("course."):
+        if frame(1).f_code.co_filename.startswith(folder):
             return works(*args, **kwargs)
         return stub(*args, **kwargs)
 

@@ -143,4 +143,4 @@ def _dependent_calls(level: Level, check: Check, planned: Direct) -> list[str]:
 
 
 def _inputs(call: Any) -> str:
-    return signature([list(call.args), call.kwargs, list(call.wrt or ())])
+    return signature([list(call.args), call.kwargs, list(call.wrt or ()), call.pick, call.weight])

@@ -21,7 +21,7 @@ def findings(root: Path) -> list[Finding]:
     return [
         _python(), _torch(), _device(), _threads(), _memory(), _package("nbgrader", "students validate and submit, instructors grade"),
         _package("jupyterlab", "`make lab` opens the notebooks"), _package("transformers", "real checkpoints as policies; load and save"),
-        _sandbox(root), _browser(), _edition(root),
+        _sandbox(), _browser(), _edition(root),
     ]  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def _package(name: str, use: str) -> Finding:
         return Finding(name, "not installed", False, f"missing, so not possible: {use}. `make setup` installs it")
 
 
-def _sandbox(root: Path) -> Finding:
+def _sandbox() -> Finding:
     from autograder.sandbox import sandbox_problem
 
     problem = sandbox_problem()
@@ -99,8 +99,13 @@ def _sandbox(root: Path) -> Finding:
     return Finding("sandbox", "none", False, f"{problem}. Untrusted work is refused; honest work can be graded with --no-sandbox")
 
 
+def chromium() -> str | None:
+    """The browser of the browser tests, if the machine has one."""
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
 def _browser() -> Finding:
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    found = chromium()
     return Finding(
         "browser", found or "none", True, "" if found else "only the browser tests need Chromium; they are left out without it"
     )

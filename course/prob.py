@@ -97,7 +97,7 @@ def kl_estimates(logp: Float[Tensor, "*shape"], logq: Float[Tensor, "*shape"]) -
     expm1 keeps k3 exact near 0, where exp(-k1) - 1 + k1 loses all its digits in float32.
     Reduces to: 0, 0, 0 where logp = logq.
     Raises: ValueError if shapes differ, logp is not finite (a sample of p has positive probability), or logq is NaN or +inf.
-    Source: Schulman 2020, "Approximating KL divergence" (blog, joschu.net); the gradients follow from that of log p, whose mean is 0.
+    Source: Schulman 2020, "Approximating KL divergence" (blog). The gradients: the score of p has mean 0.
     """
     if logp.shape != logq.shape:
         raise ValueError(f"logp and logq must have one shape; got {tuple(logp.shape)} and {tuple(logq.shape)}")

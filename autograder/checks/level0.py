@@ -6,20 +6,24 @@ import torch
 
 from autograder.framework import CheckFailed, Exercise, expect, invariant, rejects
 
+DETOURS = ("optimal_policy", "select_queries", "pro_loss")  # the package's own, by another door
 LIBRARY_LOSSES = ("cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss", "Categorical", "distributions")
 EXERCISES = (
     Exercise("log_softmax", "0.1", "Logarithms of probabilities", 15, 1,
-             ("log_softmax", "softmax", "softmin", "logsumexp", "logaddexp", "LogSoftmax", "Softmax", *LIBRARY_LOSSES)),
-    Exercise("token_logprobs", "0.2", "Logits at position t score token t + 1", 15, 2, LIBRARY_LOSSES),
+             ("log_softmax", "softmax", "softmin", "logsumexp", "logaddexp", "LogSoftmax", "Softmax", "_log_softmax",
+              "_softmax", "logcumsumexp", *DETOURS, *LIBRARY_LOSSES)),
+    Exercise("token_logprobs", "0.2", "Logits at position t score token t + 1", 15, 2, ("score", "frozen_score", *LIBRARY_LOSSES)),
     Exercise("entropy", "0.3", "Entropy", 20, 2, ("entr", "Categorical", "distributions")),
     Exercise("kl_divergence", "0.4", "Kullback-Leibler divergence", 20, 2,
              ("kl_div", "KLDivLoss", "rel_entr", "Categorical", "distributions")),
     Exercise("kl_estimates", "0.5", "Three estimators from samples", 10, 2),
     Exercise("causal_attention", "0.6", "Attention that can't see the future or the padding", 45, 4,
-             ("scaled_dot_product_attention", "MultiheadAttention", "multi_head_attention_forward")),
+             ("scaled_dot_product_attention", "_scaled_dot_product_attention_math", "MultiheadAttention",
+              "multi_head_attention_forward", "sdpa_attention_forward", "eager_attention_forward", "flex_attention")),
     Exercise("action_mask", "0.7", "Only sampled tokens are actions", 30, 3, ("ChatSerializer", "CompactSerializer")),
-    Exercise("masked_mean", "0.8", "A mean that ignores what it masks", 15, 2, ("nanmean", "masked_sum")),
-    Exercise("sft_loss", "0.9", "Normalisation is part of the objective", 25, 3, LIBRARY_LOSSES),
+    Exercise("masked_mean", "0.8", "A mean that ignores what it masks", 15, 2, ("nanmean", "masked_sum", "masked")),
+    Exercise("sft_loss", "0.9", "Normalisation is part of the objective", 25, 3,
+             ("ForCausalLMLoss", "score", "frozen_score", *LIBRARY_LOSSES)),
     Exercise("test_sft_loss", "0.10", "Bug hunt: the loss that almost works", 40, 4),
     Exercise("find_actions", "0.11", "Exit: the actions and their log-probability", 20, 3, ("score", "frozen_score")),
 )  # fmt: skip

@@ -10,7 +10,8 @@ import torch
 
 from autograder.framework import CheckFailed, Exercise, expect, invariant, rejects
 
-DETOURS = ("dpo_loss", "una_pair_loss", "pro_loss", "soft_label_loss", "intertemporal_loss")  # the package's own, by another door
+# the package's own, by another door
+DETOURS = ("dpo_loss", "una_pair_loss", "safe_dpo_loss", "pro_loss", "soft_label_loss", "intertemporal_loss")
 
 EXERCISES = (
     Exercise("pairwise_reward_loss", "1.1", "A loss from comparisons", 15, 1, DETOURS),
@@ -26,7 +27,8 @@ EXERCISES = (
     Exercise("intertemporal_loss", "1.11", "Better than a moment ago", 15, 2),
     Exercise("optimal_policy", "1.12", "The best law under a KL penalty", 20, 3),
     Exercise("dpo_loss", "1.13", "A policy is a reward model", 20, 3, ("una_pair_loss", "pro_loss", "safe_dpo_loss")),
-    Exercise("reward_scores", "1.14", "Exit: better accuracy, worse choice", 30, 4, ("gold", "gold_parts", "legal_bigrams")),
+    Exercise("reward_scores", "1.14", "Exit: better accuracy, worse choice", 30, 4,
+             ("gold", "gold_parts", "legal_bigrams", "_trained", "train_both")),
 )
 
 

@@ -22,8 +22,8 @@ KINDS = {  # dtype by name, for tensors whose dtype safetensors keeps
 class Candidate:
     """A function given as source text, for exercises in which students test functions. Its name and comments tell nothing."""
 
-    def __init__(self, source: str):
-        self.source = source
+    def __init__(self, source: str, shown: bool = True):
+        self.source = source if shown else ""  # a test that looks at the text of a function doesn't test it
         namespace: dict[str, Any] = {}
         exec("import math\nimport torch\nimport torch.nn.functional as F\n" + source, namespace)
         self.function = namespace["candidate"]
@@ -95,7 +95,7 @@ def decode(tree: Any, tensors: dict[str, torch.Tensor], *, trusted: bool = False
             for k, v in body
         }
     if trusted and tag == "candidate":
-        return Candidate(body)
+        return Candidate(body, shown=False)
     if trusted and tag == "object":
         return _rebuild(body, tree, tensors)
     raise ValueError(f"malformed value: {tag!r}")

@@ -1,6 +1,5 @@
 """Intervals over seeds. One run is an anecdote; these say how far a mean over seeds may be off."""
 
-import math
 from dataclasses import dataclass
 from typing import Sequence
 
@@ -29,10 +28,3 @@ def bootstrap_mean(values: Sequence[float], *, level: float, seed: int, draws: i
     means = x[torch.randint(len(x), (draws, len(x)), generator=generator)].mean(1)
     tail = (1 - level) / 2
     return Interval(float(x.mean()), float(means.quantile(tail)), float(means.quantile(1 - tail)), len(x))
-
-
-def sign_test(positive: int, count: int) -> float:
-    """Probability of at least `positive` positive differences among `count` if either sign were equally likely (ties left out before)."""
-    if not 0 <= positive <= count or count < 1:
-        raise ValueError(f"positive must lie in 0..count and count be at least 1; got {positive} of {count}")
-    return sum(math.comb(count, k) for k in range(positive, count + 1)) / 2**count

@@ -66,7 +66,8 @@ class Judge:
     def opinion(self, utility: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
         """What it takes the utility of n responses to be."""
         generator = torch.Generator().manual_seed(self.seed)
-        return utility + self.noise * torch.randn(utility.shape, generator=generator, dtype=utility.dtype)
+        error = torch.randn(utility.shape, generator=generator, dtype=utility.dtype).to(utility.device)
+        return utility + self.noise * error
 
     def probability(self, first: Float[Tensor, "n"], second: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
         """Probability that the response shown first is better, from its opinions about both."""

@@ -32,7 +32,7 @@ class RewardNormaliser:
             raise ValueError(f"scores must be [N] with N >= 2 finite entries; got {tuple(scores.shape)}")
         if (scores == scores[0]).all():
             raise ValueError("scores are all equal; dividing by their spread would turn rounding errors into rewards")
-        exact = scores.detach().double()
+        exact = scores.detach().cpu().double()
         return cls(float(exact.mean()), float(exact.std(unbiased=False)), len(scores), split)
 
     def apply(self, scores: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:

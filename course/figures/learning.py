@@ -2,7 +2,6 @@
 
 from typing import Any, Mapping, Sequence
 
-import torch
 
 from course.figures.style import CYCLE, MARKERS, canvas, label
 
@@ -17,24 +16,5 @@ def curves(series: Mapping[str, tuple[Sequence, Sequence]], *, title: str, x: st
     label(panel, x=x, y=y)
     if log_y:
         panel.set_yscale("log")
-    panel.legend(frameon=False)
-    return figure
-
-
-def seed_bands(series: Mapping[str, tuple[Sequence, Any]], *, title: str, x: str, y: str) -> Any:
-    """name -> (x values, outcomes [seeds, len(x)]): the mean as a line, the range of the seeds as a band."""
-    figure, (panel,) = canvas(1, title=title)
-    for (name, (xs, outcomes)), colour, marker in zip(series.items(), CYCLE, MARKERS):
-        values = torch.as_tensor(outcomes, dtype=torch.float64)
-        panel.plot(
-            list(xs),
-            values.mean(0).tolist(),
-            color=colour,
-            marker=marker,
-            markersize=4,
-            label=f"{name} (mean of {len(values)} seeds)",
-        )
-        panel.fill_between(list(xs), values.amin(0).tolist(), values.amax(0).tolist(), color=colour, alpha=0.18, linewidth=0)
-    label(panel, x=x, y=y)
     panel.legend(frameon=False)
     return figure

@@ -115,7 +115,9 @@ class Policy(nn.Module):
             tokenizer = Tokenizer.from_pretrained(folder) if folder.is_dir() else None
         except ValueError:
             tokenizer = None  # another library's tokenizer: the ids are the caller's business
-        model = _decoder_or_none(folder) or load_causal_lm(str(name_or_path), dtype or torch.float32)
+        # A checkpoint of others keeps its configuration with it, where its end tokens are named, even if a Decoder could hold it.
+        model = _decoder_or_none(folder) if tokenizer else None
+        model = model or load_causal_lm(str(name_or_path), dtype or torch.float32)
         model = model.to(pick_device(device))
         return cls(model if dtype is None else model.to(dtype), tokenizer)
 

@@ -166,7 +166,7 @@ def _draw(decoding: Decoding, noise: Tensor, ends: Tensor, temperature: float) -
                 best, token[:] = decoding.logits.max(-1, keepdim=True)
                 probability[:] = torch.where(best.isfinite(), 1.0, best)
                 continue
-            logits = decoding.logits if temperature == 1 else decoding.logits / temperature
+            logits = decoding.logits if temperature == 1 else decoding.logits.float() / temperature
             law = torch.softmax(logits, -1, dtype=torch.float32)
             below = law.cumsum(-1)
             # The first token at which the running total reaches u of the whole; as u > 0, never one without probability.

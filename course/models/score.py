@@ -32,7 +32,9 @@ def score(
     if not 0 < temperature < float("inf"):
         raise ValueError(f"temperature must be positive and finite; got {temperature}")
     logits = model(ids, attention_mask)
-    result = token_logprobs(logits if temperature == 1.0 else logits / temperature, ids)
+    if temperature != 1.0:  # not in half precision, where the quotient would be rounded once more
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+    result = token_logprobs(logits, ids)
     if attention_mask is None:
         return result
     real = boolean_mask(attention_mask, tuple(ids.shape), "attention_mask")

@@ -172,16 +172,18 @@ def gold_parts(batch: Batch) -> GoldParts:
     ids = torch.where(real, batch.tokens, PAD)
     before = torch.nn.functional.pad(ids, (1, 0), value=PAD)[:, :-1]
     before2 = torch.nn.functional.pad(ids, (2, 0), value=PAD)[:, :-2]
-    adverb = _ADVERB[before]
-    negated = _NEGATION[before] | (adverb & _NEGATION[before2])
-    opinion = _POLARITY[ids] * (1 + 0.5 * adverb) * torch.where(negated, -1.0, 1.0)
+    words = (_POLARITY, _ADVERB, _NEGATION, _CONTENT, legal_bigrams())
+    polarity, adverbs, negation, content, legal = (table.to(ids.device) for table in words)
+    adverb = adverbs[before]
+    negated = negation[before] | (adverb & negation[before2])
+    opinion = polarity[ids] * (1 + 0.5 * adverb) * torch.where(negated, -1.0, 1.0)
     both_real = real[:, 1:] & real[:, :-1]
-    illegal = ~legal_bigrams()[ids[:, :-1], ids[:, 1:]] & both_real
+    illegal = ~legal[ids[:, :-1], ids[:, 1:]] & both_real
     counts = torch.nn.functional.one_hot(ids, VOCAB_SIZE).sum(1)
     return GoldParts(
         sentiment=opinion.sum(1),
         illegal=illegal.sum(1).float(),
-        repeated=((counts - 1).clamp(min=0) * _CONTENT).sum(1),
+        repeated=((counts - 1).clamp(min=0) * content).sum(1),
         unfinished=(~((ids == END) & batch.action_mask).any(1)).float(),
     )
 

@@ -65,7 +65,7 @@ def _error_by_place(policy: nn.Module, batch: Batch) -> torch.Tensor:
     """Exact, not sampled: the policy's probability of all words that the grammar forbids here, averaged over rows that are still open."""
     with evaluating(policy):
         chance = torch.softmax(policy(batch.tokens, batch.attention_mask)[:, :-1], -1)
-    broken = (chance * ~reviews.legal_bigrams()[batch.tokens[:, :-1]]).sum(-1)
+    broken = (chance * ~reviews.legal_bigrams().to(batch.tokens.device)[batch.tokens[:, :-1]]).sum(-1)
     return masked_mean(broken, batch.action_mask[:, 1:], dim=0)[reviews.PROMPT_LENGTH - 1 :]
 
 

@@ -56,12 +56,10 @@ def test_mask_view_draws_a_wrong_answer_too():
     assert_drawn(masks.mask_view(transcript, tokenizer, tokens[:3], mask[:3]), axes=False)
 
 
-def test_curves_and_bands():
+def test_curves():
     assert_drawn(
         learning.curves({"one": (range(3), [1.0, 2.0, 3.0]), "two": ([0], [1.0])}, title="a finding in words", x="step", y="loss")
     )
-    bands = {"a": ([1, 2], torch.rand(5, 2))}
-    assert_drawn(learning.seed_bands(bands, title="a finding in words", x="step", y="reward"))
 
 
 def test_overview():

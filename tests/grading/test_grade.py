@@ -4,9 +4,11 @@ import copy
 import json
 
 import pytest
+import torch
 from fake import FULL, LEVEL, NUMBER, RIGHT, SECRET, STUB, WRONG, code, notebook, save, wrap
 
 from autograder import bans, grade, sandbox
+from autograder.framework import CheckFailed, expect
 from autograder.grade import Report, grade_submission, secret_seed
 
 # everything at once that people do to their notebooks and that says nothing about their answers
@@ -167,3 +169,38 @@ def test_ways_around_the_syntax_tree_are_flagged(tiny):
     report = graded(tiny, submission)
     assert {"uses eval", "the check cell check_log_softmax was edited; the original was used"} <= set(report.flags)
     json.dumps(report.flags)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["D = {}\nD.update(f=torch.log_softmax)\ndef log_softmax(x):\n    return D['f'](x, -1)"],
+        ["for f in [torch.log_softmax]:\n    pass", "def log_softmax(x):\n    return f(x, -1)"],
+        ["(f := torch.log_softmax)", "def log_softmax(x):\n    return f(x, -1)"],
+        ["def start():\n    global f\n    f = torch.log_softmax\nstart()", "def log_softmax(x):\n    return f(x, -1)"],
+        ["from course.prob import *", "g = log_softmax\ndef log_softmax(x):\n    return g(x)"],
+        ["from torch.nn.functional import *", "def log_softmax(x):\n    return -cross_entropy(x, x)"],
+        ["from torch.log_softmax import whatever", "def log_softmax(x):\n    return whatever(x)"],
+    ],
+)
+def test_a_banned_call_under_another_name_is_vetoed(cells):
+    assert bans.veto(LEVEL.exercise("log_softmax"), cells)
+
+
+def test_a_comparison_with_the_library_and_a_docstring_are_no_ban():
+    cells = [
+        "def log_softmax(x):\n    'log_softmax'\n    return x - x.exp().sum(-1, keepdim=True).log()",
+        "results = []\nresults.append(torch.log_softmax(torch.ones(2), -1))\nfor x in [torch.log_softmax(torch.ones(2), -1)]: print(x)",
+        "torch.testing.assert_close(log_softmax(torch.ones(2)), torch.log_softmax(torch.ones(2), -1))",
+    ]
+    assert bans.veto(LEVEL.exercise("log_softmax"), cells) == ""
+
+
+def test_a_path_of_the_graders_is_flagged():
+    assert bans.paths(["import glob\nglob.glob('/in/*.safetensors')", "x = '/usr/in'"]) == {"/in/*.safetensors"}
+
+
+@pytest.mark.parametrize("name, bound", [("finite", ()), ("at_least", (0,)), ("at_most", (0,)), ("equals", (0.0,))])
+def test_an_empty_answer_has_no_property(name, bound):
+    with pytest.raises(CheckFailed):
+        getattr(expect(torch.zeros(0)), name)(*bound)

@@ -9,20 +9,10 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
-from toy_class import CALLS, NAME, RIGHT
+from toy_class import CALLS, HOSTILE, NAME, RIGHT
 
 from autograder import gradebook, nbgrader_plugin
 from autograder.batch import grade_class
-
-HOSTILE = """My answer <script>alert("MARK")</script>
-<img src=x onerror="alert('MARK')"> <svg onload=alert('MARK')><a xlink:href="javascript:alert(1)">MARK</a></svg>
-[MARK](javascript:alert(1)) ![MARK](https://example.org/MARK.png) <a href="javascript:alert('MARK')">MARK</a> &lt;script&gt;
-$\\href{javascript:alert(1)}{MARK}$ `</pre><script>MARK</script>`
-
-```
-</code></pre><iframe src="https://example.org/MARK"></iframe>
-```
-</pre><style>body{display:none}</style><form action=/MARK><button>MARK</button></form>"""
 
 
 def grade(toys):

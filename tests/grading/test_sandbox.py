@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from autograder import sandbox
 from autograder.inside import codec
@@ -256,3 +258,13 @@ def test_nothing_is_left_behind(tmp_path):
     probe(tmp_path, "say(0)\n")
     assert subprocess.run(["mount"], capture_output=True, text=True).stdout == before
     assert not list(Path("/tmp").glob(f"grade-{os.getpid()}-*"))
+
+
+def test_an_answer_with_more_numbers_than_a_check_should_walk_through_is_refused(tmp_path):
+    """Iterating over 30 million bytes makes 30 million tensors; a small file can name one tensor a thousand times."""
+    codec.save(tmp_path / "0.safetensors", {"value": torch.zeros(60_000, dtype=torch.uint8)})
+    tree = {"dict": [["value", {"list": [{"tensor": "0"}] * 1000}]]}
+    save_file({"0": torch.zeros(1000)}, str(tmp_path / "1.safetensors"), metadata={"tree": json.dumps(tree)})
+    codec.save(tmp_path / "2.safetensors", {"value": torch.zeros(10_000)})
+    first, second, third = read_answers(tmp_path, 3, "missing")
+    assert first.text == second.text == "the answer is too large" and third.shape == (10_000,)

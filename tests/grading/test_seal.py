@@ -61,6 +61,22 @@ def test_only_what_the_package_itself_uses_keeps_working(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_notebook_that_calls_itself_the_package_is_refused_and_sealed_functions_reach_one_another(tmp_path):
+    package = tmp_path / "course"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "sums.py").write_text(SOURCE + "\n\ndef use(x):\n    return second(x)\n")
+    seal.seal(package, {"course.sums": {"first", "second"}})
+    program = (
+        "__name__ = 'course.sums'\nimport course.sums as s\nassert s.use(3) == 48\n"
+        "try:\n    s.second(3)\nexcept RuntimeError as e:\n    assert 'sealed' in str(e), e\nelse:\n    raise SystemExit('open')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_function_that_is_not_there_is_an_error():
     try:
         seal.seal_source(SOURCE, {"fourth"}, set())

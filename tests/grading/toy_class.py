@@ -17,6 +17,15 @@ NAME = "level9"
 RIGHT = "def double(x):\n    return 2 * x"
 STUB = "def double(x):\n    ### BEGIN SOLUTION\n    return 2 * x\n    ### END SOLUTION"
 QUESTION = "Why is it *right*? Assume $a < b$."
+HOSTILE = """My answer <script>alert("MARK")</script>
+<img src=x onerror="alert('MARK')"> <svg onload=alert('MARK')><a xlink:href="javascript:alert(1)">MARK</a></svg>
+[MARK](javascript:alert(1)) ![MARK](https://example.org/MARK.png) <a href="javascript:alert('MARK')">MARK</a> &lt;script&gt;
+$\\href{javascript:alert(1)}{MARK}$ `</pre><script>MARK</script>`
+
+```
+</code></pre><iframe src="https://example.org/MARK"></iframe>
+```
+</pre><style>body{display:none}</style><form action=/MARK><button>MARK</button></form>"""
 
 
 def _check(name: str, points: float, hidden: bool) -> Check:

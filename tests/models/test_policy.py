@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tiny
-from course.language import ChatSerializer, CompactSerializer, Tokenizer, Transcript, Turn
+from course.language import ChatSerializer, CompactSerializer, StopReason, Tokenizer, Transcript, Turn
 from course.models import CausalLM, Decoder, DecoderConfig, Policy
 from course.models.devices import pick_device
 
@@ -60,6 +60,18 @@ def test_any_causal_lm_of_transformers_is_a_policy(tmp_path, make):
     mine.save_pretrained(tmp_path / "again")
     again = Policy.from_pretrained(tmp_path / "again", device="cpu")
     assert again.stamp() == mine.stamp()
+
+
+def test_a_checkpoint_of_others_brings_its_end_tokens_even_if_a_decoder_could_hold_it(tmp_path):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=8, num_key_value_heads=2, eos_token_id=[2, 3], pad_token_id=0, **shape)
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    assert isinstance(Decoder.from_pretrained(tmp_path), Decoder)
+    samples = Policy.from_pretrained(tmp_path, device="cpu").sample(torch.tensor([[1, 5]] * 64), max_new_tokens=8, seed=0)
+    ended = [samples.response(row)[-1] for row in range(64) if samples.stop[row] is StopReason.END]
+    assert set(ended) == {2, 3}
 
 
 def test_it_travels_as_plain_data():
