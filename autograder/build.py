@@ -11,7 +11,9 @@ Cell headers carry the nbgrader role in short form; what can be derived is deriv
     {{measured}}                          in markdown: time and memory, from measured.json beside the lab
 """
 
+import contextlib
 import hashlib
+import io
 import json
 import re
 import shutil
@@ -222,7 +224,8 @@ def solution_functions(number: int) -> dict[str, Any]:
         role = cell.metadata.get("nbgrader", {})
         if cell.cell_type != "code" or "experiment" in cell.metadata.get("tags", []) or role.get("grade"):
             continue
-        exec(compile(cell.source, f"level{number}/{cell.id}", "exec"), namespace)
+        with contextlib.redirect_stdout(io.StringIO()):  # what cells print is no part of a command's output
+            exec(compile(cell.source, f"level{number}/{cell.id}", "exec"), namespace)
         if "parameters" in cell.metadata.get("tags", []):
             namespace["FAST"] = True
     return namespace

@@ -111,6 +111,12 @@ def test_two_builds_give_the_same_bytes():
         assert build.text_of(build.notebook(source)) == build.text_of(build.notebook(source))
 
 
+def test_running_the_solutions_prints_nothing_into_a_commands_output(capsys):
+    namespace = build.solution_functions(0)
+    assert callable(namespace["find_actions"]) and namespace["FAST"] is True
+    assert capsys.readouterr().out == ""
+
+
 def test_a_bad_source_is_refused_with_its_place(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "ROOT", tmp_path)
     source = tmp_path / "solutions" / "level0" / "lab.py"
