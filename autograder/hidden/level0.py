@@ -245,8 +245,8 @@ def a_nan_that_counts_is_not_hidden(masked_mean, draw):
     try:
         got = masked_mean(x, mask)
     except StudentError as error:
-        if error.kind == "NotImplementedError":
-            raise
+        if error.kind in ("NotImplementedError", "NoAnswer", "TimeoutError", "Malformed"):
+            raise  # no answer is not an answer
         return
     if bool(torch.as_tensor(got).isfinite()):
         raise CheckFailed("the mean with a NaN that counts: expected NaN or an error, got a finite number")
