@@ -290,10 +290,13 @@ def _wrapped(program: list[str], folders: dict[str, Path], limits: Limits, envir
     outer = [inside for inside in binds if not _below(Path(inside), ROOT)]
     for inside in outer:
         command += ["--ro-bind", binds[inside], inside]
-    if any(_below(ROOT, Path(path)) for path in (*SYSTEM, *outer)):
-        command += ["--tmpfs", str(ROOT)]  # the checkout lies in a folder that is shown: hide it
+    shown = any(_below(ROOT, Path(path)) for path in (*SYSTEM, *outer, "/tmp"))
+    if shown:
+        command += ["--tmpfs", str(ROOT)]  # the checkout lies in a folder that is shown, or that may be written to: hide it
     for inside in binds.keys() - outer:
         command += ["--ro-bind", binds[inside], inside]
+    if shown:
+        command += ["--remount-ro", str(ROOT)]
     for path in _hidden():
         command += ["--tmpfs", path, "--remount-ro", path]
     command += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
