@@ -287,9 +287,13 @@ def _code(source: str) -> dict[str, Any]:
     return {"cell_type": "code", "metadata": {}, "source": source, "outputs": [], "execution_count": None}
 
 
+class FolderInUse(ValueError):
+    """The demo would have to empty a folder that it did not make."""
+
+
 def _emptied(folder: Path) -> Path:
     if folder.exists() and any(folder.iterdir()) and not (folder / MARKER).exists():
-        raise ValueError(f"workdir must be new, empty or made by an earlier demo; {folder} holds other files")
+        raise FolderInUse(f"the demo's folder must be new, empty or made by an earlier demo; {folder} holds other files")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / MARKER).write_text("made by `course demo`, which empties this folder when it runs again\n")

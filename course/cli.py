@@ -1,7 +1,9 @@
 """The commands. Each says what it did and where the result lies; what it needs and does not find is named with the remedy."""
 
+import itertools
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -103,10 +105,14 @@ def grade(
     number = _number(level)
     if not submitted.is_dir():
         _stop(f"--submitted must be a folder with <student>/level{number}/lab.ipynb; {submitted} is not one")
+    if not any(submitted.glob(f"*/level{number}")):
+        _stop(f"no submission found: --submitted must hold <student>/level{number}/lab.ipynb; {submitted} holds none")
     try:
-        reports = grade_class(number, submitted, jobs=jobs, sandbox=not no_sandbox, state=ROOT / "grading")
+        reports = grade_class(number, submitted, jobs=jobs, sandbox=not no_sandbox, state=ROOT / "grading", told=_counter())
     except NoSandbox as error:
-        _stop(str(error))
+        _stop(f"{error}. Nothing was graded. For work that you trust there is --no-sandbox")
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
     print(json.dumps([json.loads(report.to_json()) for report in reports])) if as_json else print_table(reports)
 
 
@@ -158,8 +164,10 @@ def verify_checks(
 def evidence(level: int, seeds: Annotated[int, typer.Option(min=1)] = 10) -> None:
     """Measure what a notebook has no time for: many seeds, a named recipe, kept in solutions/levelN/evidence.json."""
     _instructor()
-    from course.evidence.measure import write_evidence
+    from course.evidence.measure import RECIPES, write_evidence
 
+    if level not in RECIPES:
+        _stop(f"LEVEL must be one with a recipe, {sorted(RECIPES)}; got {level}")
     print(f"kept in {write_evidence(level, seeds, ROOT / 'solutions')}")
 
 
@@ -188,9 +196,21 @@ def bench(name: str, as_json: Annotated[bool, typer.Option("--json")] = False) -
 def demo(folder: Annotated[Path, typer.Option(help="where the class is built and graded; made anew")] = Path("demo")) -> None:
     """Grade a bundled class: right, partial, wrong, blank, crashing, hanging and hostile submissions."""
     _instructor()
-    from autograder.demo import demo as grade_demo
+    from autograder.demo import FolderInUse, demo as grade_demo
 
-    raise typer.Exit(grade_demo(folder))
+    try:
+        status = grade_demo(folder)
+    except FolderInUse as error:
+        _stop(str(error))
+    raise typer.Exit(status)
+
+
+def _counter() -> Callable[[object], None]:
+    """Says on a terminal how many submissions are graded: a large class takes a while."""
+    done = itertools.count(1)
+    if not sys.stderr.isatty():
+        return lambda _: None
+    return lambda _: print(f"\r{next(done)} graded ", end="", file=sys.stderr, flush=True)
 
 
 def _instructor() -> None:
@@ -209,10 +229,12 @@ def _folder(level: str) -> str:
 
 
 def _number(level: str) -> int:
-    name = _folder(level)
-    if not name.startswith("level"):
-        _stop(f"LEVEL must be a number or levelN; got {level!r}")
-    return int(name.removeprefix("level"))
+    from autograder.levels import numbers
+
+    number = level.removeprefix("level")
+    if number not in map(str, numbers()):
+        _stop(f"LEVEL must be one of {numbers()}; got {level!r}")
+    return int(number)
 
 
 def _stop(message: str) -> None:
