@@ -64,19 +64,21 @@ class Level:
 
 
 def numbers() -> list[int]:
-    """The levels that have checks here."""
-    return sorted(int(path.stem.removeprefix("level")) for path in (HERE / "checks").glob("level*.py"))
+    """The levels that have checks here. level3.py makes a level; level3_package.py only adds checks on the package to it."""
+    names = (path.stem.removeprefix("level") for path in (HERE / "checks").glob("level*.py"))
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 @functools.cache
 def load(number: int) -> Level:
     if number not in numbers():
         raise ValueError(f"level must be one of {numbers()}; got {number}")
-    checks = _module("checks", number)
+    checks = _module("checks", f"level{number}")
     found = {kind: [] for kind in (Check, Mutant, Alternative)}
-    for package in ("checks", "hidden", "mutants", "alternatives"):
-        for declared in _declared(_module(package, number)):
-            found[type(declared)].append(declared)
+    for name in (f"level{number}", f"level{number}_package"):
+        for package in ("checks", "hidden", "mutants", "alternatives"):
+            for declared in _declared(_module(package, name)):
+                found[type(declared)].append(declared)
     names = [check.name for check in found[Check]]
     if len(set(names)) != len(names):
         raise ValueError(f"level {number}: two checks bear one name: {sorted({n for n in names if names.count(n) > 1})}")
@@ -91,9 +93,9 @@ def level_of(function: str) -> Level:
     raise ValueError(f"function must be an exercise of the course; got {function!r}")
 
 
-def _module(package: str, number: int) -> Any:
+def _module(package: str, name: str) -> Any:
     """None where this edition of the course has no such file: the student's has neither hidden checks nor mutants."""
-    name = f"autograder.{package}.level{number}"
+    name = f"autograder.{package}.{name}"
     if importlib.util.find_spec(f"autograder.{package}") is None or importlib.util.find_spec(name) is None:
         return None
     return importlib.import_module(name)

@@ -8,15 +8,12 @@ from torch import Tensor, nn
 import torch
 
 from course.feedback.annotators import Annotator
-from course.models.decoder import Decoder, DecoderConfig
-from course.models.sampling import sample
 from course.models.score import frozen_score
 from course.objectives.direct import ipo_loss, kto_kl_estimate, kto_loss, orpo_loss, una_loss
-from course.objectives.supervised import sft_loss
 from course.tasks import reviews
-from course.tasks.records import Batch, Comparison, decided, pair_batches
+from course.tasks.records import Comparison, pair_batches
+from course.training.bandit import own_comparisons, own_samples
 from course.training.direct_alignment import PairLogprobs, direct_alignment, response_logprobs
-from course.training.sft import sft
 
 # One answer in ten is written down the wrong way round, and every token more seems worth a tenth of a unit of gold.
 ANNOTATOR = Annotator("hurried", temperature=0.5, flip=0.1, length_bias=0.1)
@@ -69,31 +66,6 @@ class AlignmentOutcome:
     train_margin: float  # mean over the last ten steps
 
 
-def base_policy(seed: int, *, steps: int = 250) -> nn.Module:
-    """A small decoder after supervised fine-tuning on clean reviews: the reference of the study."""
-    config = DecoderConfig(vocab_size=reviews.VOCAB_SIZE, layers=2, width=64, heads=2, max_length=reviews.LENGTH)
-    policy = Decoder(config, seed)
-
-    def loss(logits: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
-        return sft_loss(logits, tokens, mask, normalize="token")
-
-    for _ in sft(policy, reviews.corpus(3000, seed), loss=loss, steps=steps, lr=3e-3, batch_size=64, seed=seed):
-        pass
-    return policy.eval()
-
-
-def own_samples(policy: nn.Module, prompts: Tensor, seed: int) -> Batch:
-    """One response of the policy to each prompt."""
-    drawn = sample(policy, prompts, max_new_tokens=reviews.MAX_NEW_TOKENS, end_ids=(reviews.END,), pad_id=reviews.PAD, seed=seed)
-    return Batch(drawn.tokens, drawn.attention_mask, drawn.action_mask)
-
-
-def own_comparisons(policy: nn.Module, n: int, seed: int, annotator: Annotator = ANNOTATOR) -> list[Comparison]:
-    """Decided comparisons of n pairs of the policy's own samples."""
-    both = own_samples(policy, reviews.prompts(n, seed).repeat_interleave(2, 0), seed)
-    return decided(reviews.labelled(both, annotator, seed, version="sft"))
-
-
 def compare_methods(
     base: nn.Module,
     comparisons: Sequence[Comparison],
@@ -105,7 +77,7 @@ def compare_methods(
     batch_size: int = 32,
 ) -> list[AlignmentOutcome]:
     """Train a copy of the base with each method on the same comparisons in the same order, and measure all alike."""
-    held_out = own_comparisons(base, 256, seed + 1_000_000)
+    held_out = own_comparisons(base, 256, seed + 1_000_000, ANNOTATOR)
     outcomes = [_outcome("reference", seed, base, base, held_out, 0.0)]
     for name, method in chosen_methods.items():
         policy = copy.deepcopy(base)

@@ -11,7 +11,9 @@ from course.masks import masked_sum
 from course.models.score import frozen_score, score
 from course.tasks.records import Batch, Comparison, batch_of, pair_batches
 from course.tasks.splits import group_batches
-from course.training.schedule import adamw, descend, warmup_then_linear
+from course.training.learner import Learner, learner_of
+from course.training.roles import check_reference
+from course.training.schedule import warmup_then_linear
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def direct_alignment(
     pad_id: int,
     mismatched: bool = False,
     warmup: int = 10,
+    learner: Learner | None = None,
     device: torch.device | str = "cpu",
 ) -> Iterator[DirectStep]:
     """Train `policy` with loss(PairLogprobs) on comparisons that all have a winner.
@@ -67,15 +70,15 @@ def direct_alignment(
     The reference is scored once, before the first update, so that nothing that happens later can move it. It must be another
     module than the policy, or it would be trained along. mismatched=True also scores prompts with a response of their neighbour.
     """
-    shared = {id(p) for p in policy.parameters()} & {id(p) for p in reference.parameters()}
-    if shared:
-        raise ValueError(f"reference must be a copy of the policy; got {len(shared)} parameters in common")
+    check_reference(policy, reference)
     chosen, rejected = (batch.to(device) for batch in pair_batches(comparisons, pad_id))
     ref_chosen, ref_rejected = _reference(reference, chosen), _reference(reference, rejected)
-    optimiser = adamw(policy, lr)
+    learner = learner_of(policy, lr, learner)
     batches = group_batches(comparisons, min(batch_size, len(comparisons)), seed)
     for step in range(steps):
         rows = next(batches)
+        if step < learner.step:
+            continue  # a resumed run draws what the first part drew
         mixed_policy = mixed_ref = None
         if mismatched:
             neighbours = _mismatched([comparisons[i] for i in rows], pad_id).to(device)
@@ -89,7 +92,8 @@ def direct_alignment(
             length_chosen, length_rejected, mixed_policy, mixed_ref,
         )  # fmt: skip
         value = loss(measured)
-        descend(optimiser, policy, value, lr * warmup_then_linear(step, steps, warmup))
+        learner.descend([value], factor=warmup_then_linear(step, steps, warmup))
+        learner.step = step + 1
         shift = (policy_chosen - ref_chosen[rows]).detach()
         margin = shift - (policy_rejected - ref_rejected[rows]).detach()
         right = (margin > 0).float() + 0.5 * (margin == 0)

@@ -8,7 +8,7 @@ import torch
 
 from course.tasks.records import Batch, Comparison, Ranking, batch_of, pair_batches
 from course.tasks.splits import group_batches
-from course.training.schedule import adamw, descend
+from course.training.learner import Learner, learner_of
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ def reward_model(
     batch_size: int,
     seed: int,
     pad_id: int,
+    learner: Learner | None = None,
     device: torch.device | str = "cpu",
 ) -> Iterator[RewardStep]:
     """Train `model` (Batch -> scores [B]) with loss(chosen_scores, rejected_scores) on comparisons that have a winner.
@@ -41,14 +42,17 @@ def reward_model(
     if undecided or not comparisons:
         raise ValueError(f"comparisons must all have a winner (tasks.records.decided keeps those); got {undecided} without one")
     chosen, rejected = (batch.to(device) for batch in pair_batches(comparisons, pad_id))
-    optimiser = adamw(model, lr)
+    learner = learner_of(model, lr, learner)
     batches = group_batches(comparisons, min(batch_size, len(comparisons)), seed)
     model.train()
     for step in range(steps):
         rows = next(batches)
+        if step < learner.step:
+            continue  # a resumed run draws what the first part drew
         winner, loser = model(_joined(chosen[rows], rejected[rows])).chunk(2)
         value = loss(winner, loser)
-        descend(optimiser, model, value, lr)
+        learner.descend([value])
+        learner.step = step + 1
         margin = (winner - loser).detach()
         right = (margin > 0).float() + 0.5 * (margin == 0)
         yield RewardStep(step, float(value.detach()), float(right.mean()), float(margin.mean()), len(rows))
@@ -64,20 +68,24 @@ def ranked_reward_model(
     batch_size: int,
     seed: int,
     pad_id: int,
+    learner: Learner | None = None,
     device: torch.device | str = "cpu",
 ) -> Iterator[RewardStep]:
     """Train `model` with loss(scores [N], ranks [N], group_id [N]); batch_size counts whole rankings, none is ever divided."""
-    optimiser = adamw(model, lr)
+    learner = learner_of(model, lr, learner)
     batches = group_batches(rankings, min(batch_size, len(rankings)), seed)
     model.train()
     for step in range(steps):
         drawn = [rankings[i] for i in next(batches)]
+        if step < learner.step:
+            continue
         batch = batch_of([(r.prompt, response) for r in drawn for response in r.responses], pad_id).to(device)
         ranks = torch.tensor([rank for r in drawn for rank in r.ranks], device=device)
         group = torch.tensor([i for i, r in enumerate(drawn) for _ in r.ranks], device=device)
         scores = model(batch)
         value = loss(scores, ranks, group)
-        descend(optimiser, model, value, lr)
+        learner.descend([value])
+        learner.step = step + 1
         ordered = (group[:, None] == group) & (ranks[:, None] < ranks)
         margin = (scores[:, None] - scores).detach()[ordered]
         right = (margin > 0).float() + 0.5 * (margin == 0)

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 import torch
 
 from course.tasks.records import Batch
-from course.training.schedule import adamw, descend, warmup_then_linear
+from course.training.learner import Learner, learner_of
+from course.training.schedule import warmup_then_linear
 
 
 @dataclass(frozen=True)
@@ -29,23 +30,27 @@ def sft(
     batch_size: int,
     seed: int,
     warmup: int = 20,
+    learner: Learner | None = None,
     device: torch.device | str = "cpu",
 ) -> Iterator[SftStep]:
     """Train `model` on the demonstrations' action tokens with loss(logits [B,T,V], tokens [B,T], mask [B,T]).
 
     Rows are drawn with replacement from the seed. The caller decides, after each yielded step, whether to look, plot or stop.
+    learner: what a resumed run goes on with; it must train `model`, and its own learning rate is replaced by lr.
     """
     generator = torch.Generator().manual_seed(seed)
     data = demonstrations.to(device)
-    optimiser = adamw(model, lr)
+    learner = learner_of(model, lr, learner)
     model.train()
     for step in range(steps):
         rows = torch.randint(len(data), (batch_size,), generator=generator)
+        if step < learner.step:
+            continue  # a resumed run draws what the first part drew
         batch = data[rows.to(device)]
         # Columns in which no row of the batch has a token cost time and teach nothing.
         width = int(batch.attention_mask.any(0).nonzero().max()) + 1
         tokens, attention, actions = (x[:, :width] for x in (batch.tokens, batch.attention_mask, batch.action_mask))
         value = loss(model(tokens, attention), tokens, actions)
-        rate = lr * warmup_then_linear(step, steps, warmup)
-        norm = descend(optimiser, model, value, rate)
-        yield SftStep(step, float(value.detach()), int(actions.sum()), rate, norm)
+        norm = learner.descend([value], factor=warmup_then_linear(step, steps, warmup))
+        learner.step = step + 1
+        yield SftStep(step, float(value.detach()), int(actions.sum()), lr * warmup_then_linear(step, steps, warmup), norm)

@@ -848,10 +848,11 @@ check(dpo_loss)
 prediction_e = ""
 
 # %% tags=["experiment"]
-from course.training.alignment_study import base_policy, compare_methods, methods, own_comparisons
+from course.training.alignment_study import ANNOTATOR, compare_methods, methods
+from course.training.bandit import base_policy, own_comparisons
 
 base = base_policy(SEED)
-study_pairs = own_comparisons(base, 400, SEED + 21)
+study_pairs = own_comparisons(base, 400, SEED + 21, ANNOTATOR)
 study = {}
 for name, method in tqdm(methods(dpo_loss).items(), desc="methods"):
     reference_row, study[name] = compare_methods(base, study_pairs, {name: method}, seed=SEED)

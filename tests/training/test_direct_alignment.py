@@ -10,7 +10,8 @@ from course.models.score import frozen_score
 from course.objectives.direct import dpo_loss
 from course.tasks import reviews
 from course.tasks.records import decided, pair_batches
-from course.training.alignment_study import base_policy, compare_methods, methods, own_comparisons
+from course.training.alignment_study import ANNOTATOR, compare_methods, methods
+from course.training.bandit import base_policy, own_comparisons
 from course.training.direct_alignment import direct_alignment, response_logprobs
 
 
@@ -104,7 +105,7 @@ def test_dpo_does_not_average_over_tokens(base, pairs):
 
 
 def test_the_study_measures_every_method_on_the_same_data(base):
-    comparisons = own_comparisons(base, 64, 0)
+    comparisons = own_comparisons(base, 64, 0, ANNOTATOR)
     two = {name: methods(dpo_loss)[name] for name in ("DPO", "KTO")}
     outcomes = compare_methods(base, comparisons, two, seed=0, steps=6)
     assert [o.method for o in outcomes] == ["reference", "DPO", "KTO"]

@@ -12,8 +12,9 @@ from course.objectives.preference import grouped_ranking_loss, pairwise_reward_l
 from course.objectives.supervised import sft_loss
 from course.tasks import reviews
 from course.tasks.records import batch_of, decided, pair_batches
+from course.training.learner import Learner
 from course.training.reward_model import ranked_reward_model, reward_model
-from course.training.schedule import descend, warmup_then_linear
+from course.training.schedule import warmup_then_linear
 from course.training.sft import sft
 
 
@@ -130,6 +131,5 @@ def test_schedule():
 
 def test_a_loss_without_a_finite_gradient_stops_the_run():
     model = nn.Linear(1, 1)
-    optimiser = torch.optim.AdamW(model.parameters())
-    with pytest.raises(ValueError, match="loss"):
-        descend(optimiser, model, model(torch.ones(1)).sum() * float("nan"), 1e-3)
+    with pytest.raises(ValueError, match="the loss must have a finite gradient"):
+        Learner({"model": model}, lr=1e-3).descend([model(torch.ones(1)).sum() * float("nan")])

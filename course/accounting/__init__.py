@@ -1,0 +1,1 @@
+"""What a run costs: tokens, seconds, floating-point operations and bytes, in one record that adds up."""

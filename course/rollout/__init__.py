@@ -1,0 +1,1 @@
+"""Episodes: what a policy did, as records of token ids."""

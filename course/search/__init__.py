@@ -1,0 +1,1 @@
+"""Selection: better answers for more inference. Nothing here changes a weight."""

@@ -1,0 +1,145 @@
+"""Offline value learning on logged responses: no sampling, no policy update; the values steer decoding afterwards.
+
+Every token of a response is an action. Q(s, a) and V(s) come from one trunk; the Bellman target of a token is its reward plus the value
+after it, from a slowly moving copy, and nothing behind the last token. What the log does not contain is pressed down by `penalty`.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Iterator, Literal
+
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor, nn
+import torch
+import torch.nn.functional as F
+
+from course.masks import masked_mean
+from course.objectives.offline import cql_penalty, expectile_loss, td_target
+from course.tasks.records import Batch
+from course.training.learner import Learner
+
+
+class TokenValues(nn.Module):
+    """q [B,T,V] and v [B,T] at every position, linear in the hidden states of a trunk that is trained along."""
+
+    def __init__(self, trunk: nn.Module, vocab_size: int, seed: int):
+        super().__init__()
+        self.trunk = trunk
+        self.q, self.v = nn.Linear(trunk.width, vocab_size), nn.Linear(trunk.width, 1)
+        generator = torch.Generator().manual_seed(seed)
+        for layer in (self.q, self.v):
+            nn.init.normal_(layer.weight, std=0.02, generator=generator)
+            nn.init.zeros_(layer.bias)
+
+    def forward(
+        self, ids: Int[Tensor, "batch time"], attention_mask: Shaped[Tensor, "batch time"] | None = None
+    ) -> tuple[Float[Tensor, "batch time vocab"], Float[Tensor, "batch time"]]:
+        hidden = self.trunk.hidden(ids, attention_mask)
+        return self.q(hidden), self.v(hidden)[..., 0]
+
+
+class ValueGuided(nn.Module):
+    """A policy whose logits are shifted by what the values say: logits + strength * (Q - V). Its weights stay as they are."""
+
+    def __init__(self, policy: nn.Module, values: TokenValues, strength: float):
+        super().__init__()
+        self.policy, self.values, self.strength = policy, values, strength
+
+    def forward(
+        self, ids: Int[Tensor, "batch time"], attention_mask: Shaped[Tensor, "batch time"] | None = None
+    ) -> Float[Tensor, "batch time vocab"]:
+        q, v = self.values(ids, attention_mask)
+        return self.policy(ids, attention_mask) + self.strength * (q - v[..., None])
+
+
+@dataclass(frozen=True)
+class OfflineConfig:
+    """method "q": plain Q-learning. "cql": with the conservative penalty. "ilql": V is an expectile of Q over the log's own actions."""
+
+    method: Literal["q", "cql", "ilql"]
+    gamma: float = 1.0
+    tau: float = 0.7  # expectile of V (ilql)
+    penalty: float = 0.1  # weight of the conservative term (cql, ilql)
+    target_decay: float = 0.98  # of the slow copy, per step
+    batch_size: int = 64
+    clip_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.method not in ("q", "cql", "ilql"):
+            raise ValueError(f'method must be "q", "cql" or "ilql"; got {self.method!r}')
+
+
+@dataclass(frozen=True)
+class OfflineStep:
+    step: int
+    bellman: float  # mean squared difference of Q and its target, in squared reward units
+    expectile: float  # loss of V; 0 for plain Q-learning
+    penalty: float  # conservative term before its weight: log-sum-exp of Q minus Q of what was logged
+    logged_q: float  # mean Q of the logged tokens
+    other_q: float  # mean Q of all other tokens at the same places
+    grad_norm: float
+    trained: int  # tokens
+
+
+def offline_q(
+    learner: Learner,
+    log: Batch,
+    rewards: Float[Tensor, "rows"],
+    *,
+    config: OfflineConfig,
+    steps: int,
+    seed: int,
+) -> Iterator[OfflineStep]:
+    """Train learner["values"] (TokenValues) towards learner["target"], its slow copy, on logged responses with one final reward each.
+
+    The target must be a module of the learner with requires_grad off, as value_learner makes it, so that a resumed run goes on exactly.
+    """
+    values, target = learner["values"], learner["target"]
+    if rewards.shape != (len(log),) or not torch.isfinite(rewards).all():
+        raise ValueError(f"rewards must be one finite number for each of {len(log)} responses; got {tuple(rewards.shape)}")
+    for step in range(learner.step, steps):
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        rows = torch.randint(len(log), (config.batch_size,), generator=generator).to(log.tokens.device)
+        batch, last_reward = log[rows], rewards[rows]
+        actions = batch.action_mask[:, 1:]
+        ends = actions & ~F.pad(actions, (0, 1))[:, 1:]
+        taken = batch.tokens[:, 1:, None]
+        learner.train()
+        q, v = (x[:, :-1] for x in values(batch.tokens, batch.attention_mask))
+        with torch.no_grad():
+            slow_q, slow_v = target(batch.tokens, batch.attention_mask)
+            after = slow_v if config.method == "ilql" else slow_q.max(-1).values  # of the state behind each token
+            goal = td_target(torch.where(ends, last_reward[:, None], 0.0), after[:, 1:], ends, config.gamma)
+        logged = q.gather(-1, taken)[..., 0]
+        bellman = masked_mean((logged - goal) ** 2, actions)
+        conservative = cql_penalty(q, batch.tokens[:, 1:], actions)
+        loss = 0.5 * bellman
+        expectile = torch.zeros(())
+        if config.method == "ilql":
+            expectile = masked_mean(expectile_loss(slow_q[:, :-1].gather(-1, taken)[..., 0] - v, config.tau), actions)
+            loss = loss + expectile
+        if config.method != "q":
+            loss = loss + config.penalty * conservative
+        norm = learner.descend([loss], clip=config.clip_norm)
+        with torch.no_grad():
+            for slow, fast in zip(target.parameters(), values.parameters()):
+                slow.lerp_(fast, 1 - config.target_decay)
+        learner.step = step + 1
+        everything = masked_mean(q.detach().mean(-1), actions)
+        mine, size = masked_mean(logged.detach(), actions), q.shape[-1]
+        yield OfflineStep(
+            step=step,
+            bellman=float(bellman.detach()),
+            expectile=float(expectile.detach()),
+            penalty=float(conservative.detach()),
+            logged_q=float(mine),
+            other_q=float((everything * size - mine) / (size - 1)),
+            grad_norm=norm,
+            trained=int(actions.sum()),
+        )
+
+
+def value_learner(trunk: nn.Module, vocab_size: int, *, lr: float, seed: int) -> Learner:
+    """A learner with fresh values over a copy of the trunk, and their slow copy."""
+    values = TokenValues(copy.deepcopy(trunk).requires_grad_(True), vocab_size, seed)
+    return Learner({"values": values, "target": copy.deepcopy(values).requires_grad_(False)}, lr=lr)

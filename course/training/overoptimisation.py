@@ -1,0 +1,119 @@
+"""Pushing a policy against a learned reward until gold falls, and an alarm that sees neither the reward nor gold.
+
+A run is `healthy` at a high price of KL and `pushed` at a low one; nothing else differs. While it trains, its own responses are judged
+by the auditor and by gold; neither is ever used for an update. Every EVERY steps they become one entry of the history.
+"""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Callable, Iterator, Mapping, Sequence
+
+from torch import Tensor
+import torch
+
+from course.models.score import evaluating
+from course.tasks import reviews
+from course.tasks.records import Batch
+from course.training.bandit import Bandit
+from course.training.learner import Learner
+from course.training.ppo import PpoConfig, PpoOperators, PpoStep, ppo
+
+STEPS, EVERY, LR = 48, 2, 3e-4
+PUSHED, HEALTHY = 0.05, 0.3  # price of KL
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """What a monitor may see: means over the responses of the last EVERY steps. Neither gold nor the training reward is in it."""
+
+    step: int
+    kl: float  # nats per response
+    entropy: float  # nats per token
+    length: float  # tokens per response
+    repetition: float  # share of a response's tokens that repeat a content word of it
+    heldout_score: float  # of a judge that the policy is not trained on
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: what a monitor saw, and beside it what it did not see."""
+
+    seed: int
+    healthy: bool
+    history: tuple[HistoryEntry, ...]
+    gold: tuple[float, ...]
+    training_reward: tuple[float, ...]
+
+    @property
+    def peak(self) -> int:
+        """The entry with the highest gold."""
+        return max(range(len(self.gold)), key=lambda i: self.gold[i])
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Run":
+        history = tuple(HistoryEntry(**entry) for entry in data["history"])
+        return cls(data["seed"], data["healthy"], history, tuple(data["gold"]), tuple(data["training_reward"]))
+
+
+@dataclass
+class Witness:
+    """Wraps a reward: passes its scores on unchanged and keeps what others think of the same responses."""
+
+    reward: Callable[[Batch], Tensor]
+    auditor: Callable[[Batch], Tensor]
+    said: list[dict[str, float]] = field(default_factory=list)
+
+    def __call__(self, batch: Batch) -> Tensor:
+        with evaluating(self.reward), evaluating(self.auditor):
+            scores, audit = self.reward(batch), self.auditor(batch)
+        parts = reviews.gold_parts(batch)
+        length = batch.action_mask.sum(1)
+        self.said.append(
+            {
+                "training_reward": float(scores.mean()),
+                "heldout_score": float(audit.mean()),
+                "gold": float(parts.utility.mean()),
+                "repetition": float((parts.repeated / length).mean()),
+            }
+        )
+        return scores
+
+
+def pushed_run(
+    bandit: Bandit, *, operators: PpoOperators, beta: float, steps: int = STEPS, seed: int | None = None
+) -> Iterator[tuple[PpoStep, dict[str, float]]]:
+    """PPO on the bandit's reward; beside each step, what the witness saw of its responses."""
+    learner = Learner({"actor": bandit.actor(), "critic": bandit.critic()}, lr=LR)
+    witness = Witness(bandit.reward, bandit.auditor)
+    run = ppo(
+        learner, bandit.policy, witness, bandit.prompts(bandit.prompts_per_step), operators=operators, config=PpoConfig(beta=beta),
+        sampling=bandit.sampling, steps=steps, seed=bandit.seed if seed is None else seed,
+    )  # fmt: skip
+    for step in run:
+        yield step, witness.said[-1]
+
+
+def run_of(seed: int, healthy: bool, steps: Sequence[tuple[PpoStep, Mapping[str, float]]], every: int = EVERY) -> Run:
+    """The steps of a run as entries, each the mean over `every` steps."""
+    history, gold, reward = [], [], []
+    for end in range(every, len(steps) + 1, every):
+        window = steps[end - every : end]
+
+        def mean(values: Iterator[float]) -> float:
+            return sum(values) / every
+
+        history.append(
+            HistoryEntry(
+                step=window[-1][0].step + 1,
+                kl=mean(s.kl for s, _ in window),
+                entropy=mean(s.entropy for s, _ in window),
+                length=mean(s.length for s, _ in window),
+                repetition=mean(w["repetition"] for _, w in window),
+                heldout_score=mean(w["heldout_score"] for _, w in window),
+            )
+        )
+        gold.append(mean(w["gold"] for _, w in window))
+        reward.append(mean(w["training_reward"] for _, w in window))
+    return Run(seed, healthy, tuple(history), tuple(gold), tuple(reward))

@@ -1,0 +1,825 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Level 2 · Contextual-bandit RLHF
+#
+# A prompt comes in, the policy writes a response, a reward model scores it once, and the score must change the policy. One prompt, one decision,
+# one reward: a *contextual bandit* whose single action is a whole response. The response is made of tokens, though, and the optimiser works on tokens.
+# In this level you write every operator between the score and the gradient: which token gets which reward, what counts as credit,
+# how far one batch may push, what the sum is divided by. Then you train with them, push too hard, and build the alarm that notices.
+#
+# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
+#
+# **You will be able to**
+# - carry a score at the end of a response back to its tokens, through gaps, time limits and episode ends;
+# - write PPO's actor and critic losses, read its diagnostics, and say what its clip does and doesn't bound;
+# - replace the critic by groups of samples, and say which normalisation keeps the gradient unbiased;
+# - test a training stack on problems with a known solution before you train anything;
+# - notice that a reward is being exploited without looking at the reward.
+#
+# **You need** levels 0 and 1. **Time** about 9 hours of work. {{measured}}
+
+# %% tags=["parameters"]
+SEED = 0
+DEVICE = "cpu"
+FAST = False
+
+# %% ng="locked:setup"
+import math
+
+import torch
+import torch.nn.functional as F
+
+from autograder import check, statement
+
+# %% [markdown]
+# ## Part A · From one score to the credit of a token
+#
+# The objective is that of level 1: reward minus a penalty for leaving a frozen reference,
+#
+# $$J(\pi)=\mathbb E_{y\sim\pi(\cdot|x)}\big[r(x,y)\big]-\beta\,\mathrm{KL}\big(\pi(\cdot|x)\,\|\,\pi_{\text{ref}}(\cdot|x)\big).$$
+#
+# Four networks take part, and each has one role: the **actor** $\pi$ and the **critic** $V$ are trained; the **reference** $\pi_{\text{ref}}$ and the
+# **reward model** $r$ are frozen. In this level all tensors of log-probabilities, rewards, values and masks are `[B, T]`, row by response and
+# column by token: entry $t$ of each belongs to the same token. The **action mask** is 1 on tokens that the policy chose. Prompt and
+# padding have 0, and so has what a tool wrote into the middle of a response.
+
+# %% [markdown]
+# {{card shaped_token_rewards}}
+#
+# The log-probability of a response is a sum over its tokens, and so is the KL penalty's sample:
+#
+# $$r-\beta\log\frac{\pi(y|x)}{\pi_{\text{ref}}(y|x)}=r-\beta\sum_t\big[\log\pi(y_t|\cdot)-\log\pi_{\text{ref}}(y_t|\cdot)\big].$$
+#
+# So every action token pays for its own part, at once, and the score $r$ is added at the **last action**: the greatest index whose mask is 1, not the
+# number of actions minus one. A token that is no action gets exactly 0, whatever the log-probabilities hold there, NaN included. A row without
+# an action has no place for its score and must be refused: a score that is dropped quietly never reaches the policy.
+#
+# **Decide first:** the score is 0.8, $\beta=0.1$, and the policy gives the response twice the reference's probability. What do the token rewards sum to?
+
+# %% ng="solution:shaped_token_rewards"
+def shaped_token_rewards(logp_actor, logp_reference, action_mask, terminal_reward, beta):
+    """Reward of every token: the KL cost at each action, the score of the response at the last one.
+
+    logp_actor        [B, T] float: log-probability of each token under the policy that wrote it; anything where the mask is 0
+    logp_reference    [B, T] float: the same tokens under the frozen reference; anything where the mask is 0
+    action_mask       [B, T] bool or 0/1: 1 on tokens that the policy chose; may start late, have gaps and end early
+    terminal_reward   [B] float: the score of each response
+    beta              >= 0, in reward units per nat
+    returns           [B, T] float: -beta (log pi - log pi_ref) at actions, plus the score at the last action; 0 elsewhere
+    raises            ValueError if a row has no action
+    """
+    ### BEGIN SOLUTION
+    actions = action_mask.bool()
+    if not bool(actions.any(dim=1).all()):
+        raise ValueError("action_mask has a row without an action: its score has no place to go")
+    width = actions.shape[1]
+    last = width - 1 - actions.flip(1).int().argmax(dim=1)  # the first action from behind
+    cost = torch.where(actions, logp_actor - logp_reference, 0.0)
+    return F.one_hot(last, width) * terminal_reward[:, None] - beta * cost
+    ### END SOLUTION
+
+
+# %% ng="test:shaped_token_rewards"
+check(shaped_token_rewards)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> For the mask 0 1 1 0 0 1 0, at which index does the score belong? What does the number of
+# actions minus one say? </details>
+# <details><summary>Hint 2: where to look</summary> Select with <code>torch.where</code>; multiplying NaN by a mask of 0 gives NaN. The greatest of
+# "index where the mask is 1, else -1" is the last action, and -1 is the row to refuse. </details>
+# <details><summary>Hint 3: almost code</summary> <code>rewards = where(mask, -beta * (actor - reference), 0)</code>;
+# <code>last = where(mask, arange(T), -1).amax(1)</code>; add <code>terminal_reward</code> at <code>[arange(B), last]</code>. </details>
+
+# %% [markdown]
+# {{card test_shaped_token_rewards}}
+#
+# **Bug hunt.** This function looks too simple to get wrong. Still, the KL term of a widely used trainer once had the wrong sign ([D],
+# verl pull request 179), and another's PPO put the score one position behind the end token ([D], TRL issue 3750). Neither crashes. Training runs,
+# the loss moves, and the policy learns something else.
+#
+# Write a test that gets *some* implementation of `shaped_token_rewards(logp_actor, logp_reference, action_mask, terminal_reward, beta)` and raises if it is
+# wrong. It will meet right and wrong implementations in a secret order. Rejecting a right one scores 0: run it on your own first, with
+# inputs that keep the docstring's promises. Wrong ones turn the direction of the KL cost, add the score at a wrong place (the last column, the number of
+# actions minus one, behind the last action, at every action), drop a score of 0, charge tokens that are no actions, average instead of summing, or let a row
+# without an action pass.
+
+# %% ng="solution:test_shaped_token_rewards"
+def test_shaped_token_rewards(shaped):
+    """Raise if `shaped` is not a right shaped_token_rewards(logp_actor, logp_reference, action_mask, terminal_reward, beta)."""
+    ### BEGIN SOLUTION
+    mask = torch.tensor(
+        [[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 0, 0], [0, 1, 1, 0, 0, 1], [1, 0, 0, 0, 0, 0], [0, 1, 0, 1, 0, 0], [0, 0, 0, 0, 0, 1]]
+    )
+    generator = torch.Generator().manual_seed(3)
+    actor = -3 * torch.rand(6, 6, generator=generator, dtype=torch.float64)
+    reference = -3 * torch.rand(6, 6, generator=generator, dtype=torch.float64)
+    score = torch.tensor([0.8, -1.5, 0.0, 2.0, 0.25, -0.5], dtype=torch.float64)
+    spoiled_actor = torch.where(mask.bool(), actor, math.nan)
+    spoiled_reference = torch.where(mask.bool(), reference, math.inf)
+
+    def expected(beta):
+        rewards = torch.zeros(6, 6, dtype=torch.float64)
+        for row in range(6):
+            places = [t for t in range(6) if mask[row, t]]
+            for t in places:
+                rewards[row, t] = -beta * (actor[row, t] - reference[row, t])
+            rewards[row, places[-1]] += score[row]
+        return rewards
+
+    for beta in (0.1, 0.7, 0.0):
+        for form in (mask, mask.bool(), mask.double()):
+            for given in ((actor, reference), (spoiled_actor, spoiled_reference)):
+                got = shaped(*(x.clone() for x in given), form.clone(), score.clone(), beta)
+                assert got.shape == (6, 6)
+                assert torch.allclose(got.double(), expected(beta), rtol=1e-6, atol=1e-9)
+    for row in range(6):  # no row depends on its neighbours
+        one = slice(row, row + 1)
+        got = shaped(actor[one].clone(), reference[one].clone(), mask[one].clone(), score[one].clone(), 0.3)
+        assert torch.allclose(got.double(), expected(0.3)[one], rtol=1e-6, atol=1e-9)
+    empty = mask.clone()
+    empty[2] = 0
+    try:
+        shaped(actor.clone(), reference.clone(), empty, score.clone(), 0.1)
+    except Exception:
+        return
+    raise AssertionError("a row without an action was accepted")
+    ### END SOLUTION
+
+
+# %% ng="test:test_shaped_token_rewards"
+check(test_shaped_token_rewards)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Which rows must a batch hold so that "the last column", "the number of actions minus one" and
+# "the last action" are three different places? </details>
+# <details><summary>Hint 2: where to look</summary> A late start, a gap, an early end, a single action; a score of 0 and a negative one; two values of beta; NaN
+# where the mask is 0; a mask of bool and one of integers. </details>
+# <details><summary>Hint 3: almost code</summary> Build the expected rewards with two plain loops over rows and positions, then
+# <code>assert torch.allclose(shaped(...), expected)</code>. For the row without an action use <code>try</code>. </details>
+
+# %% [markdown]
+# {{card discounted_returns}}
+#
+# The **return** of a step is what is still to come:
+#
+# $$G_t=\sum_{k\ge t}\gamma^{\,k-t}\,r_k ,\qquad G_t=r_t+\gamma\,G_{t+1}.$$
+#
+# For rewards 0, 1, 2 and $\gamma=\tfrac12$ the first return is $0+\tfrac12+\tfrac24=1$; if a critic expected 0.4 there, the **advantage** is 0.6: the
+# action turned out better than expected. InstructGPT and Google's RLAIF work discount nothing, $\gamma=1$ [D].
+#
+# $k-t$ counts **actions**. Where the mask is 0 no time passes: tokens that a tool inserted between two actions change no return. Such a position
+# gets 0, and a reward that somebody left there is an error. To skip it quietly would lose it.
+
+# %% ng="solution:discounted_returns"
+def discounted_returns(rewards, gamma, mask=None):
+    """Discounted sum of the rewards from each step on.
+
+    rewards   [B, T] float; 0 wherever the mask is 0
+    gamma     in [0, 1]
+    mask      [B, T] bool or 0/1, or None for all ones: positions with 0 are skipped, they are no time step
+    returns   [B, T]: the return of each step, 0 where the mask is 0
+    raises    ValueError if there is a reward where the mask is 0
+    """
+    ### BEGIN SOLUTION
+    steps = torch.ones_like(rewards, dtype=torch.bool) if mask is None else mask.bool()
+    if bool((rewards[~steps].nan_to_num(0.0) != 0).any()):
+        raise ValueError("rewards has a reward where the mask is 0: it would be lost")
+    following, columns = torch.zeros_like(rewards[:, 0]), []
+    for reward, step in zip(rewards.unbind(1)[::-1], steps.unbind(1)[::-1]):
+        following = torch.where(step, reward + gamma * following, following)
+        columns.append(torch.where(step, following, 0.0))
+    return torch.stack(columns[::-1], dim=1)
+    ### END SOLUTION
+
+
+# %% ng="test:discounted_returns"
+check(discounted_returns)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Rewards 1, 0, 1 with the middle position masked and gamma 1/2: is the first return 1.5 or 1.25?
+# </details>
+# <details><summary>Hint 2: where to look</summary> Go from the last column to the first and carry the return of the next action. A masked
+# column hands on the carry as it is. </details>
+# <details><summary>Hint 3: almost code</summary> <code>carry = where(mask[:, t], rewards[:, t] + gamma * carry, carry)</code> for t from T - 1 down to
+# 0. </details>
+
+# %% [markdown]
+# {{card generalized_advantage_estimation}}
+#
+# A return is unbiased and noisy: it holds the luck of all later tokens. A critic's guess $V_t$, made *before* the action at $t$, is calm and biased. Generalised
+# advantage estimation goes between the two. With the temporal-difference residual $\delta_t$,
+#
+# $$\delta_t=r_t+\gamma V_{t+1}-V_t,\qquad \hat A_t=\delta_t+\gamma\lambda\,\hat A_{t+1},\qquad \text{return}_t=\hat A_t+V_t .$$
+#
+# $\lambda=0$ gives the residual alone; $\lambda=1$ gives the discounted return minus $V_t$. Here $t+1$ is the **next action** of the row: positions with mask 0
+# take no part and hold 0 in both results.
+#
+# An episode can end in two ways, and several episodes may stand in one row. At an end nothing of the next episode may leak in, so
+# $\hat A_{t+1}$ is replaced by 0. What replaces $V_{t+1}$ depends on the end:
+#
+# | the episode was | because | $V_{t+1}$ becomes |
+# |---|---|---|
+# | **terminated** at $t$ | it is over: the answer is given | 0 |
+# | **truncated** at $t$ | we stopped watching: a time limit | `final_value[t]`, the critic's value of what came after |
+#
+# A timeout is not a failure. If it is treated as one, the policy learns that long episodes are bad, even where they were going well. If both flags are set,
+# the episode is over: terminated wins.
+
+# %% ng="solution:generalized_advantage_estimation"
+def generalized_advantage_estimation(rewards, values, terminated, truncated, final_value, mask, gamma=1.0, gae_lambda=0.95):
+    """Advantages and value targets of every action.
+
+    rewards       [B, T] float; 0 wherever the mask is 0
+    values        [B, T] float: the critic's value before the action at t; anything where the mask is 0
+    terminated    [B, T] bool or 0/1: the episode is over after the action at t; read at actions only
+    truncated     [B, T] bool or 0/1: the episode was cut off after the action at t; read at actions only
+    final_value   [B, T] float: the critic's value of the observation after step t; anything where the episode isn't truncated
+    mask          [B, T] bool or 0/1: positions with 0 are skipped. The last action of a row ends an episode, one way or the other
+    gamma         in [0, 1]
+    gae_lambda    in [0, 1]
+    returns       (advantages [B, T], returns [B, T]), returns = advantages + values; both 0 where the mask is 0
+    raises        ValueError if there is a reward where the mask is 0
+    """
+    ### BEGIN SOLUTION
+    actions, over, cut = mask.bool(), terminated.bool(), truncated.bool()
+    if bool((rewards[~actions].nan_to_num(0.0) != 0).any()):
+        raise ValueError("rewards has a reward where the mask is 0: no action would get it")
+    zero = torch.zeros_like(values[:, 0])
+    next_value, next_advantage, columns = zero, zero, []
+    for t in range(values.shape[1] - 1, -1, -1):
+        bootstrap = torch.where(over[:, t], zero, torch.where(cut[:, t], final_value[:, t], next_value))
+        carried = torch.where(over[:, t] | cut[:, t], zero, next_advantage)
+        here = rewards[:, t] + gamma * bootstrap - values[:, t] + gamma * gae_lambda * carried
+        next_advantage = torch.where(actions[:, t], here, next_advantage)
+        next_value = torch.where(actions[:, t], values[:, t], next_value)
+        columns.insert(0, torch.where(actions[:, t], here, zero))
+    advantages = torch.stack(columns, dim=1)
+    return advantages, advantages + torch.where(actions, values, 0.0)
+    ### END SOLUTION
+
+
+# %% ng="test:generalized_advantage_estimation"
+check(generalized_advantage_estimation)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Two things are carried from the next action to this one. Which of them does a termination cut, which does a
+# truncation cut, and what replaces it? </details>
+# <details><summary>Hint 2: where to look</summary> One loop from behind. At a masked column both carries pass through unchanged. Choose with
+# <code>torch.where</code>; a product with a flag lets NaN through. </details>
+# <details><summary>Hint 3: almost code</summary> <code>after = where(terminated, 0, where(truncated, final_value, next_value))</code>;
+# <code>delta = r + gamma * after - v</code>; <code>adv = delta + gamma * lam * where(terminated | truncated, 0, next_adv)</code>; then update
+# <code>next_value</code> and <code>next_adv</code> where the mask is 1. </details>
+
+# %% [markdown]
+# {{card test_generalized_advantage_estimation}}
+#
+# **Bug hunt.** In a popular one-file implementation of PPO a time limit still counted as an end when we last looked ([D], cleanrl issues 198 and 448). The
+# curves look fine; only long episodes pay.
+#
+# Write a test for some `generalized_advantage_estimation` with the arguments above, all eight given. Wrong ones let value or advantage leak across an end,
+# treat a timeout as a failure, or bootstrap from the wrong place, count observation tokens as time or drop what lies beyond them, forget $\gamma$ or $\lambda$
+# somewhere, swap the two results, or let what stands at masked positions through.
+
+# %% ng="solution:test_generalized_advantage_estimation"
+def test_generalized_advantage_estimation(gae):
+    """Raise if `gae` is not a right generalized_advantage_estimation; return None if it is."""
+    ### BEGIN SOLUTION
+    generator = torch.Generator().manual_seed(11)
+    mask = torch.tensor(
+        [
+            [1, 1, 1, 1, 1, 1, 1, 1],
+            [0, 1, 1, 0, 0, 1, 1, 0],
+            [1, 1, 0, 1, 1, 0, 1, 1],
+            [0, 0, 1, 0, 0, 0, 0, 0],
+            [1, 0, 1, 1, 0, 1, 0, 0],
+        ]
+    ).bool()
+    ends = {  # (row, step) -> terminated, truncated
+        (0, 2): (1, 0), (0, 5): (0, 1), (0, 7): (1, 0), (1, 2): (0, 1), (1, 6): (0, 1),
+        (2, 1): (1, 0), (2, 4): (0, 1), (2, 7): (0, 1), (3, 2): (0, 1), (4, 5): (1, 0),
+    }  # fmt: skip
+    terminated, truncated = torch.zeros_like(mask), torch.zeros_like(mask)
+    for (row, step), (over, cut) in ends.items():
+        terminated[row, step], truncated[row, step] = bool(over), bool(cut)
+    draw = torch.randn(3, 5, 8, generator=generator, dtype=torch.float64)
+    rewards, values, final = torch.where(mask, draw[0], 0.0), draw[1], draw[2]
+
+    def expected(gamma, lam):
+        advantages = torch.zeros(5, 8, dtype=torch.float64)
+        for row in range(5):
+            episode = []
+            for t in [t for t in range(8) if mask[row, t]]:
+                episode.append(t)
+                if (row, t) not in ends:
+                    continue
+                beyond = 0.0 if terminated[row, t] else float(final[row, t])
+                value = [float(values[row, i]) for i in episode] + [beyond]
+                delta = [float(rewards[row, i]) + gamma * value[n + 1] - value[n] for n, i in enumerate(episode)]
+                for n, i in enumerate(episode):
+                    advantages[row, i] = sum((gamma * lam) ** (k - n) * delta[k] for k in range(n, len(delta)))
+                episode = []
+        return advantages, advantages + torch.where(mask, values, 0.0)
+
+    spoiled_values = torch.where(mask, values, math.nan)
+    spoiled_final = torch.where(truncated, final, math.nan)
+    for gamma, lam in ((0.9, 0.8), (1.0, 0.95), (0.5, 1.0), (0.7, 0.0)):
+        wanted = expected(gamma, lam)
+        for v, f in ((values, final), (spoiled_values, spoiled_final)):
+            got = gae(
+                rewards.clone(), v.clone(), terminated.clone(), truncated.clone(), f.clone(), mask.clone(), gamma=gamma, gae_lambda=lam
+            )
+            for one, other in zip(got, wanted, strict=True):
+                assert one.shape == (5, 8)
+                assert torch.allclose(one.double(), other, rtol=1e-6, atol=1e-9)
+    ### END SOLUTION
+
+
+# %% ng="test:test_generalized_advantage_estimation"
+check(test_generalized_advantage_estimation)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> For which inputs do "terminated" and "truncated" give the same numbers, so that a test with
+# them proves nothing? </details>
+# <details><summary>Hint 2: where to look</summary> Two episodes in one row, one end of each kind in the middle, a gap of masked tokens, values
+# and final values that are not 0, gamma and lambda both below 1 and different. </details>
+# <details><summary>Hint 3: almost code</summary> Cut each row into episodes by hand; within one, compute the residuals and the direct sum
+# <code>sum((gamma * lam) ** (k - n) * delta[k] for k in range(n, len(delta)))</code>. </details>
+
+# %% [markdown]
+# {{card whiten}}
+#
+# Advantages come in the units of the reward. PPO implementations usually bring them to mean 0 and variance 1 before the update, so that one learning rate does
+# for all scales:
+#
+# $$\hat x_i=\frac{x_i-\mu}{\sigma},\qquad \mu,\sigma \text{ over all positions of the batch with mask 1.}$$
+#
+# $\sigma$ is the population standard deviation (divide by the number of positions), without an epsilon. Positions with mask 0 hold anything before and 0
+# afterwards. If all masked values are equal there is nothing to tell apart, and the result is exactly 0. In floating point "all equal" does not mean that
+# the computed $\sigma$ is 0: the mean of eight numbers 0.7 is not 0.7.
+
+# %% ng="solution:whiten"
+def whiten(x, mask):
+    """Mean 0 and variance 1 over the positions of the batch where the mask is 1.
+
+    x         [B, T] float; anything where the mask is 0
+    mask      [B, T] bool or 0/1
+    returns   [B, T]: (x - mean) / population standard deviation; 0 where the mask is 0; all 0 if the counted values are equal
+    """
+    ### BEGIN SOLUTION
+    counted = mask.bool()
+    values = x[counted]
+    result = torch.zeros_like(x)
+    if len(values) and bool(values.max() > values.min()):
+        result[counted] = (values - values.mean()) / values.std(unbiased=False)
+    return result
+    ### END SOLUTION
+
+
+# %% ng="test:whiten"
+check(whiten)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> If the padding held zeros and you averaged over everything, would the mean over actions
+# be 0? </details>
+# <details><summary>Hint 2: where to look</summary> <code>x[mask]</code> picks the counted values; torch's standard deviation divides by n - 1 unless told
+# otherwise; compare the greatest and the smallest value before you divide. </details>
+# <details><summary>Hint 3: almost code</summary> <code>v = x[mask]</code>; if <code>v.max() &gt; v.min()</code> then
+# <code>(v - v.mean()) / v.std(unbiased=False)</code> goes back to where the mask is 1. </details>
+
+# %% [markdown]
+# ## Part B · PPO's losses
+#
+# The policy gradient is $\nabla J=\mathbb E_\pi\big[\sum_t\nabla\log\pi(y_t)\,\hat A_t\big]$, for responses that *this* policy wrote. After one step the
+# policy is another one and the batch is old. Proximal policy optimisation reuses it for a few steps, through the ratio
+# $\rho_t=\pi(y_t)/\pi_{\text{old}}(y_t)$ to the policy that wrote it. Three policies must not be confused: the **current** one has the gradient, the
+# **old** one wrote the batch and was recorded while it wrote, the **reference** never changes.
+
+# %% [markdown]
+# {{card ppo_actor_loss}}
+#
+# $$L=-\frac{1}{N}\sum_{t}\min\big(\rho_t\hat A_t,\;\mathrm{clip}(\rho_t,1-\epsilon,1+\epsilon)\,\hat A_t\big),\qquad N=\text{number of actions in the batch.}$$
+#
+# The smaller of the two terms is the pessimistic one, for both signs of the advantage. Once a good action has gained a factor $1+\epsilon$, or a bad one has lost
+# a factor $1-\epsilon$, it gets no further gradient. In the other direction nothing is clipped: a good action that has become rarer is pulled back with full force.
+#
+# | | $\rho=0.6$ | $\rho=1$ | $\rho=1.4$ |
+# |---|---|---|---|
+# | $\hat A=+2$ | 1.2, gradient | 2, gradient | **2.4, no gradient** |
+# | $\hat A=-2$ | **-1.6, no gradient** | -2, gradient | -2.8, gradient |
+#
+# (the minimum for $\epsilon=0.2$, a value that InstructGPT used [D]). At $\rho=1$ the gradient is that of the policy gradient. The clip limits what *one sampled action*
+# can gain; it doesn't bound the KL of the policy as a whole.
+#
+# The advantage is a number to follow, not to train: no gradient may flow into it, nor into the old log-probabilities. Masked positions
+# may hold anything, and neither the loss nor its gradient may notice.
+
+# %% ng="solution:ppo_actor_loss"
+def ppo_actor_loss(logp_new, logp_old, advantage, action_mask, clip_eps=0.2):
+    """PPO's clipped surrogate, as a loss to minimise.
+
+    logp_new      [B, T] float: the current policy's log-probability of each token; gradients flow here and nowhere else
+    logp_old      [B, T] float: as recorded when the response was sampled
+    advantage     [B, T] float
+    action_mask   [B, T] bool or 0/1; where it is 0 the others may hold anything, NaN and infinity too
+    clip_eps      in (0, 1)
+    returns       scalar: minus the mean over the batch's actions of min(ratio A, clip(ratio) A); 0 if there is no action
+    """
+    ### BEGIN SOLUTION
+    actions = action_mask.bool()
+    credit = torch.where(actions, advantage.detach(), 0.0)
+    ratio = torch.where(actions, logp_new - logp_old.detach(), 0.0).exp()  # 1 at masked positions, before anything can overflow
+    free, held = ratio * credit, ratio.clamp(1 - clip_eps, 1 + clip_eps) * credit
+    return -torch.minimum(free, held).sum() / max(1, int(actions.sum()))
+    ### END SOLUTION
+
+
+# %% ng="test:ppo_actor_loss"
+check(ppo_actor_loss)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> In which two of the six cases of the table is the clipped term the smaller one? </details>
+# <details><summary>Hint 2: where to look</summary> Replace the log-ratio by 0 where the mask is 0 <i>before</i> the exponential: a NaN that is only
+# hidden afterwards comes back in the gradient. Divide by the number of actions, not by B times T. </details>
+# <details><summary>Hint 3: almost code</summary> <code>ratio = exp(where(mask, new - old.detach(), 0))</code>;
+# <code>-minimum(ratio * A, clamp(ratio, 1 - eps, 1 + eps) * A)</code>, summed over actions, divided by their number. </details>
+
+# %% [markdown]
+# {{card clip_report}}
+#
+# A mean hides what you need to know. A thousand tokens with ratio 1 and one with ratio 50 have a small mean KL, and that one may be the token that starts
+# a tool call. So look at quantiles, and split by **action type** (an integer per token: here content word, function word, end; in an agent also tool call).
+#
+# A token counts as **clipped** when the clipped term is the one in use and has no gradient: $\hat A>0$ and $\rho>1+\epsilon$, or $\hat A<0$ and
+# $\rho<1-\epsilon$. Being outside the interval is not enough.
+#
+# Return `{"all": row, type: row, ...}` with one entry for each type that some action of the batch has, and in each row
+#
+# | key | over the actions of that type |
+# |---|---|
+# | `clip_fraction` | clipped actions / actions |
+# | `ratio_q50`, `ratio_q90`, `ratio_q99` | quantiles of $\rho$, linear interpolation (`torch.quantile`'s) |
+# | `ratio_max` | the greatest $\rho$ |
+# | `tokens` | number of actions, an `int` |
+
+# %% ng="solution:clip_report"
+def clip_report(logp_new, logp_old, advantage, action_mask, action_type, clip_eps):
+    """Clip fraction and ratio quantiles over actions, for all of them and by type.
+
+    logp_new, logp_old   [B, T] float; anything where the mask is 0
+    advantage            [B, T] float; anything where the mask is 0
+    action_mask          [B, T] bool or 0/1, with at least one 1
+    action_type          [B, T] int; anything where the mask is 0
+    clip_eps             in (0, 1)
+    returns              dict: "all" and every type (int) that an action has -> dict with clip_fraction, ratio_q50, ratio_q90,
+                         ratio_q99, ratio_max (float) and tokens (int)
+    """
+    ### BEGIN SOLUTION
+    actions = action_mask.bool()
+    ratio = (logp_new.detach() - logp_old.detach())[actions].double().exp()
+    credit, kind = advantage.detach()[actions], action_type[actions]
+    stopped = ((credit > 0) & (ratio > 1 + clip_eps)) | ((credit < 0) & (ratio < 1 - clip_eps))
+
+    def row(chosen):
+        r = ratio[chosen]
+        quantiles = {f"ratio_q{percent}": float(torch.quantile(r, percent / 100)) for percent in (50, 90, 99)}
+        return {"clip_fraction": float(stopped[chosen].double().mean()), **quantiles, "ratio_max": float(r.max()), "tokens": len(r)}
+
+    report = {"all": row(torch.ones_like(stopped))}
+    for number in sorted(set(kind.tolist())):
+        report[number] = row(kind == number)
+    return report
+    ### END SOLUTION
+
+
+# %% ng="test:clip_report"
+check(clip_report)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> A token has ratio 3 and advantage -1. Is it clipped? </details>
+# <details><summary>Hint 2: where to look</summary> Select the actions first, <code>x[mask]</code>, and everything after that is one-dimensional.
+# </details>
+# <details><summary>Hint 3: almost code</summary> <code>clipped = ((A &gt; 0) &amp; (ratio &gt; 1 + eps)) | ((A &lt; 0) &amp; (ratio &lt; 1 - eps))</code>; one helper
+# <code>row(chosen)</code>, called for all and for each <code>kind == type</code>. </details>
+
+# %% [markdown]
+# Move advantage and $\epsilon$: the flat side of the surrogate is where a token stops teaching.
+
+# %% tags=["experiment"]
+from course.figures import say, training as figures
+from course.figures.widgets import sliders
+
+# EXPLORER_PPO
+
+# %% [markdown]
+# {{card critic_loss}}
+#
+# The critic learns what to expect *before* each action: the value at position $t$ is read before the token at $t$ is known. Its target is the return of
+# that step, a number that was computed once and is not trained:
+#
+# $$L_V=\frac{1}{2N}\sum_{t}\,(V_t-\text{return}_t)^2 .$$
+#
+# Only actions count: a critic that also learns to predict padding spends itself on it, and a bootstrap from such a value then feeds it back.
+
+# %% ng="solution:critic_loss"
+def critic_loss(values, returns, mask):
+    """Half the mean squared error of the critic over actions.
+
+    values    [B, T] float: gradients flow here; anything where the mask is 0
+    returns   [B, T] float: targets, no gradient; anything where the mask is 0
+    mask      [B, T] bool or 0/1
+    returns   scalar; 0 if there is no action
+    """
+    ### BEGIN SOLUTION
+    actions = mask.bool()
+    error = torch.where(actions, values - returns.detach(), 0.0)
+    return 0.5 * (error * error).sum() / max(1, int(actions.sum()))
+    ### END SOLUTION
+
+
+# %% ng="test:critic_loss"
+check(critic_loss)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> V = 1 everywhere, returns 0: is the loss 1 or 1/2? And with half of the positions masked? </details>
+# <details><summary>Hint 2: where to look</summary> Select with <code>where</code> before you square: the square of NaN is NaN, times 0 too. </details>
+# <details><summary>Hint 3: almost code</summary> <code>error = where(mask, values - returns.detach(), 0)</code>; half the sum of squares over the number of
+# actions. </details>
+
+# %% [markdown]
+# {{card ppo_ptx_loss}}
+#
+# A reward model knows little of what the language model could do before. InstructGPT mixed language-model gradients on pretraining text into PPO, with a
+# coefficient of 27.8 and about eight times as many pretraining examples as episodes [D], and called the result PPO-ptx:
+#
+# $$\nabla L=\nabla L_{\text{PPO}}+\gamma\,\nabla L_{\text{pretrain}},\qquad L_{\text{pretrain}}=\text{mean negative log-likelihood of pretraining tokens.}$$
+#
+# This is not a KL penalty. KL holds the policy to the reference *on the responses it samples*; rehearsal keeps it able to write text *that it no longer samples*.
+
+# %% ng="solution:ppo_ptx_loss"
+def ppo_ptx_loss(ppo, pretrain_nll, gamma):
+    """PPO with rehearsal of pretraining text.
+
+    ppo            scalar: PPO's loss, to minimise
+    pretrain_nll   scalar: mean negative log-likelihood per pretraining token
+    gamma          >= 0: weight of the rehearsal
+    returns        scalar, to minimise; gradients flow into both
+    """
+    ### BEGIN SOLUTION
+    return ppo + gamma * pretrain_nll
+    ### END SOLUTION
+
+
+# %% ng="test:ppo_ptx_loss"
+check(ppo_ptx_loss)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> The negative log-likelihood falls when the pretraining text gets likelier. Which sign must it have in a loss?
+# </details>
+# <details><summary>Hint 2: where to look</summary> The gradient of a sum is the sum of the gradients. Nothing is detached. </details>
+# <details><summary>Hint 3: almost code</summary> One line, one plus, one times. </details>
+
+# %% [markdown]
+# ## Part C · Groups in place of a critic
+#
+# A critic is a second network of the actor's size, and at the start it knows nothing. If responses are cheap, sample $G$ of them for every prompt and compare
+# each with its siblings. GRPO and RLOO do this. The siblings give the baseline.
+
+# %% [markdown]
+# {{card group_relative_advantages}}
+#
+# $$\hat A_i=\frac{r_i-\bar r}{s}\qquad\text{over the group of responses to one prompt, with } s=1 \text{ or } s=\operatorname{std}(r).$$
+#
+# GRPO divides by the standard deviation; its authors don't say which divisor it has and whether anything is added to it [U]. This course declares: population
+# standard deviation (divisor $G$), no epsilon, and **exactly 0** for a group whose rewards are all equal, a group of one included. With rewards 1, 0, 1 the
+# centred advantages are $\tfrac13,-\tfrac23,\tfrac13$.
+#
+# The usual $s+10^{-8}$ is no protection. Eight rewards of 0.7 in `float32` have a computed standard deviation of about $6\cdot10^{-8}$, and
+# the "advantage" comes out as 0.8 where there is nothing to learn.
+#
+# Dividing by $s$ gives every prompt the same say, whether its responses differ by a hair or by a mile. Without it prompts with a wide spread dominate.
+
+# %% ng="solution:group_relative_advantages"
+def group_relative_advantages(rewards, group_id, *, scale):
+    """Rewards centred, and if asked scaled, within the group of each prompt.
+
+    rewards    [B] float
+    group_id   [B] int of any size or sign: equal for responses to one prompt, in any order; groups may differ in size
+    scale      "none": subtract the group's mean; "std": then also divide by the group's population standard deviation
+    returns    [B]; exactly 0 in a group whose rewards are all equal
+    raises     ValueError for any other scale
+    """
+    ### BEGIN SOLUTION
+    if scale not in ("none", "std"):
+        raise ValueError(f'scale must be "none" or "std"; got {scale!r}')
+    advantages = torch.zeros_like(rewards)
+    for group in group_id.unique():
+        members = group_id == group
+        inside = rewards[members]
+        if bool(inside.max() > inside.min()):
+            divisor = inside.std(unbiased=False) if scale == "std" else 1.0
+            advantages[members] = (inside - inside.mean()) / divisor
+    return advantages
+    ### END SOLUTION
+
+
+# %% ng="test:group_relative_advantages"
+check(group_relative_advantages)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> What are the advantages of eight responses with reward 0.7 each, on paper and in your code?
+# </details>
+# <details><summary>Hint 2: where to look</summary> A loop over <code>group_id.unique()</code> is fine. Decide "all equal" by comparing the greatest with the
+# smallest reward, not by the standard deviation. </details>
+# <details><summary>Hint 3: almost code</summary> <code>r = rewards[group_id == g]</code>; if <code>r.max() &gt; r.min()</code>:
+# <code>(r - r.mean()) / (r.std(unbiased=False) or 1)</code>. Mind the brackets. </details>
+
+# %% [markdown]
+# {{card leave_one_out_advantages}}
+#
+# The mean $\bar r$ contains $r_i$ itself, so response $i$ is compared with a baseline that it has moved. Leave it out:
+#
+# $$\hat A_i=r_i-\frac{1}{G-1}\sum_{j\ne i}r_j=\frac{G}{G-1}\,(r_i-\bar r).$$
+#
+# This baseline does not depend on response $i$, so the expected gradient is exact, whatever $G$. With $\bar r$ it is $\tfrac{G-1}{G}$ of the exact one: the
+# direction is right and the step is shorter. After dividing by the standard deviation, even the direction differs. (The probes below show all three by
+# enumeration.)
+
+# %% ng="solution:leave_one_out_advantages"
+def leave_one_out_advantages(rewards, group_id):
+    """Each reward minus the mean of the other rewards of its group.
+
+    rewards    [B] float
+    group_id   [B] int of any size or sign: equal for responses to one prompt, in any order; groups may differ in size
+    returns    [B]; exactly 0 in a group whose rewards are all equal
+    raises     ValueError if a group has one member: there is nothing to compare it with
+    """
+    ### BEGIN SOLUTION
+    same = group_id[:, None] == group_id[None, :]
+    others = same & ~torch.eye(len(rewards), dtype=torch.bool, device=rewards.device)
+    if not bool(others.any(dim=1).all()):
+        raise ValueError("group_id has a group of one: there is nothing to compare it with")
+    gaps = torch.where(others, rewards[:, None] - rewards[None, :], 0.0)
+    return gaps.sum(dim=1) / others.sum(dim=1)  # the mean gap to the others: exactly 0 if all are equal
+    ### END SOLUTION
+
+
+# %% ng="test:leave_one_out_advantages"
+check(leave_one_out_advantages)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Rewards 6 and 3 in one group: what are the two advantages? </details>
+# <details><summary>Hint 2: where to look</summary> A B by B comparison of group ids, without its diagonal, says who is compared with whom. </details>
+# <details><summary>Hint 3: almost code</summary> Average the differences <code>r_i - r_j</code> over the others j of the group. They are exactly 0 when all are
+# equal. </details>
+
+# %% [markdown]
+# {{card test_group_relative_advantages}}
+#
+# **Bug hunt.** Released trainers have divided before subtracting, `r - r.mean() / (r.std() + eps)` ([D], prime-rl pull request 390), exchanged the branches of the
+# scaling option ([D], TRL pull request 3992), and differ to this day in the divisor of the standard deviation.
+#
+# Write a test for some `group_relative_advantages(rewards, group_id, scale=...)`. Wrong ones have the wrong precedence, divisor or epsilon, group by position or over
+# the whole batch, exchange "none" and "std", mistreat groups without variation, or forget to give the results back in the order of the input.
+
+# %% ng="solution:test_group_relative_advantages"
+def test_group_relative_advantages(advantages):
+    """Raise if `advantages` is not a right group_relative_advantages(rewards, group_id, *, scale); return None if it is."""
+    ### BEGIN SOLUTION
+    group = torch.tensor([7, -3, 7, 10**9, -3, 7, 2, 10**9, 7, -3, 5, 5, 5, 4, 4])
+    reward = torch.tensor(
+        [1.0, 250.0, 0.0, 0.5, -50.0, 1.0, 3.0, 0.5, -0.25, 10.0, 1e-4, 3e-4, 2e-4, -8.0, 6.0], dtype=torch.float64
+    )
+
+    def expected(scale):
+        wanted = []
+        for r, g in zip(reward.tolist(), group.tolist()):
+            inside = [other for other, h in zip(reward.tolist(), group.tolist()) if h == g]
+            mean = sum(inside) / len(inside)
+            spread = math.sqrt(sum((x - mean) ** 2 for x in inside) / len(inside)) if scale == "std" else 1.0
+            wanted.append(0.0 if max(inside) == min(inside) else (r - mean) / spread)
+        return torch.tensor(wanted, dtype=torch.float64)
+
+    order = torch.randperm(15, generator=torch.Generator().manual_seed(2))
+    for scale in ("none", "std"):
+        for places in (torch.arange(15), order):
+            got = advantages(reward[places].clone(), group[places].clone(), scale=scale)
+            assert got.shape == (15,)
+            assert torch.allclose(got.double(), expected(scale)[places], rtol=1e-6, atol=1e-12)
+        for size in (2, 3, 7, 8):  # equal rewards whose computed mean is not quite themselves
+            for value in (0.7, 0.1, 1 / 3):
+                for dtype in (torch.float32, torch.float64):
+                    same = torch.full((size,), value, dtype=dtype)
+                    got = advantages(same.clone(), torch.full((size,), 4), scale=scale)
+                    assert bool((got == 0).all())
+    ### END SOLUTION
+
+
+# %% ng="test:test_group_relative_advantages"
+check(test_group_relative_advantages)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Which batch tells "per group" from "over the whole batch", and "divided by 3" from "divided by 2"?
+# </details>
+# <details><summary>Hint 2: where to look</summary> Interleaved groups of different sizes, means and spreads, one with a very small spread; ids that are negative or
+# huge; groups of equal rewards such as 0.7 in float32; both scales. </details>
+# <details><summary>Hint 3: almost code</summary> Write the expected values with a plain loop, or by hand: rewards 1, 0, 1 give 1/3, -2/3, 1/3, and
+# with "std" 0.7071, -1.4142, 0.7071. Demand <code>== 0</code>, not "close to 0", for equal rewards. </details>
+
+# %% [markdown]
+# ## Part D · One denominator
+#
+# Every loss above is a sum of token terms divided by something. What it is divided by is part of the algorithm. More published fixes to RL trainers concern this one
+# number than any other topic that we collected.
+
+# %% [markdown]
+# {{card aggregate}}
+#
+# $$\text{token: } \frac{\sum_{i,t} m_{it}\,\ell_{it}}{\sum_{i,t} m_{it}}\qquad\qquad \text{response: } \frac1B\sum_i\frac{\sum_t m_{it}\,\ell_{it}}{\sum_t m_{it}}$$
+#
+# With token losses $(1,2)$, $(3,4,5)$ and $(7)$ the first gives $22/6=3.67$, the second $(1.5+4+7)/3=4.17$. Under "token" every token counts the same and a long
+# response weighs more; under "response" every response counts the same and a token of a long one weighs less. GRPO was published with the second, DAPO changed it to the
+# first [D].
+#
+# A batch that doesn't fit into memory is cut into micro-batches whose gradients are added. **Means of parts don't add up to the mean of the whole.** So
+# the optimiser step's count, tokens or responses of *all* micro-batches, is passed to each as `denominator`, and the parts then add up to the whole, whatever the cut.
+#
+# A response without a token adds nothing and doesn't count: $B$ is the number of responses with at least one token.
+
+# %% ng="solution:aggregate"
+def aggregate(token_loss, mask, *, how, denominator=None):
+    """One number from token losses.
+
+    token_loss    [B, T] float; anything where the mask is 0
+    mask          [B, T] bool or 0/1
+    how           "token": sum over tokens / number of tokens; "response": sum of the responses' token means / number of responses
+                  that have a token
+    denominator   None: count in this batch; a number > 0: the count of the whole optimiser step, in its place
+    returns       scalar; 0 (with gradient 0) if the mask is empty
+    raises        ValueError for any other how
+    """
+    ### BEGIN SOLUTION
+    active = mask.bool()
+    kept, tokens = torch.where(active, token_loss, 0.0), active.sum(dim=1)
+    if how == "token":
+        total, count = kept.sum(), int(tokens.sum())
+    elif how == "response":
+        total, count = (kept.sum(dim=1) / tokens.clamp(min=1)).sum(), int((tokens > 0).sum())
+    else:
+        raise ValueError(f'how must be "token" or "response"; got {how!r}')
+    return total / (max(1, count) if denominator is None else denominator)
+    ### END SOLUTION
+
+
+# %% ng="test:aggregate"
+check(aggregate)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Two micro-batches, one with 1 token of loss 9, one with 9 tokens of loss 1. What is the mean over all tokens,
+# and what is the mean of the two means? </details>
+# <details><summary>Hint 2: where to look</summary> Compute the total first, then divide once: by the count of this batch, or by the denominator you were given.
+# </details>
+# <details><summary>Hint 3: almost code</summary> token: <code>kept.sum() / count</code>; response: <code>(kept.sum(1) / tokens.clamp(min=1)).sum() / count</code>, with
+# count the tokens, or the rows that have one. </details>
+
+# %% [markdown]
+# {{card overlong_penalty}}
+#
+# A response that runs into the length limit is cut, and a reward of "wrong" for the cut hits good and bad reasoning alike. DAPO lets the penalty grow over
+# the last tokens before the limit [D]. With limit $L$ and buffer $b$, a response of length $n$ gets
+#
+# $$\begin{cases}0 & n\le L-b\\ \dfrac{(L-b)-n}{b} & L-b<n\le L\\ -1 & n>L\end{cases}$$
+#
+# For $L=20$ and $b=4$: 16 tokens cost nothing, 17 cost 0.25, 18 cost 0.5, 20 and more cost 1. It is added to the reward.
+#
+# DAPO has four switches, and you have met all of them: **clip-higher** (another $\epsilon$ above than below), **dynamic sampling** (groups without variation are replaced by
+# new ones, which changes the law of the prompts), the **token-level loss**, and this one. Each can be thrown alone, and only then can an effect be put down to one of them.
+
+# %% ng="solution:overlong_penalty"
+def overlong_penalty(length, max_length, buffer):
+    """DAPO's soft penalty for long responses.
+
+    length       number or tensor of any shape: tokens of each response
+    max_length   L, the limit
+    buffer       b, in 1..L: the number of tokens before the limit over which the penalty grows
+    returns      float tensor of length's shape: 0 up to L - b, then linear down to -1 at L, -1 beyond
+    """
+    ### BEGIN SOLUTION
+    beyond = torch.as_tensor(length).to(torch.get_default_dtype()) - (max_length - buffer)
+    return -(beyond / buffer).clamp(0.0, 1.0)
+    ### END SOLUTION
+
+
+# %% ng="test:overlong_penalty"
+check(overlong_penalty)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> What does a response of exactly L - b tokens cost, and one of L tokens? </details>
+# <details><summary>Hint 2: where to look</summary> One straight line, clamped at both ends. </details>
+# <details><summary>Hint 3: almost code</summary> <code>-((length - (L - b)) / b).clamp(0, 1)</code> </details>
