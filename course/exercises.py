@@ -28,3 +28,37 @@ from course.objectives.preference import (
 )
 from course.tasks.splits import split_by_group as split_by_group
 from course.training.tail import reward_scores as reward_scores
+
+# level 2
+from course.credit.groups import (
+    group_relative_advantages as group_relative_advantages,
+    leave_one_out_advantages as leave_one_out_advantages,
+)
+from course.credit.returns import (
+    discounted_returns as discounted_returns,
+    generalized_advantage_estimation as generalized_advantage_estimation,
+    shaped_token_rewards as shaped_token_rewards,
+    whiten as whiten,
+)
+from course.objectives.aggregation import aggregate as aggregate
+from course.objectives.policy_gradient import (
+    clip_report as clip_report,
+    overlong_penalty as overlong_penalty,
+    ppo_actor_loss as ppo_actor_loss,
+    ppo_ptx_loss as ppo_ptx_loss,
+)
+from course.objectives.value import critic_loss as critic_loss
+from course.training.overoptimisation import overoptimisation_alarm as overoptimisation_alarm
+
+# level 3
+from course.search.best_of import (
+    best_of_n as best_of_n,
+    best_of_n_kl as best_of_n_kl,
+    expected_best_of_n as expected_best_of_n,
+    pass_at_k as pass_at_k,
+)
+from course.search.consensus import consensus as consensus
+from course.search.frontier import frontier_table as frontier_table
+from course.search.pareto import pareto_front as pareto_front
+from course.search.process import process_score as process_score
+from course.search.proofs import solve as solve

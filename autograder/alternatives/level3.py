@@ -326,11 +326,11 @@ def table_in_tensors(pool, ppo, sizes=(1, 4, 16, 64)):
     for method, n, costs, latency, picked in rows:
         low, high = _interval(picked["gold"].mean(1))
         different = [len(row.unique()) / len(row) for row in picked["response"]]
-        table.append(dict(
-            method=method, n=n, sampled=costs[0], trained=costs[1], judged=costs[2], total=sum(costs), latency=latency,
-            score=picked["score"].mean(), gold=picked["gold"].mean(), gold_low=low, gold_high=high,
-            diversity=sum(different) / len(different),
-        ))  # fmt: skip
+        table.append({
+            "method": method, "n": n, "sampled": costs[0], "trained": costs[1], "judged": costs[2], "total": sum(costs),
+            "latency": latency, "score": picked["score"].mean(), "gold": picked["gold"].mean(), "gold_low": low,
+            "gold_high": high, "diversity": sum(different) / len(different),
+        })  # fmt: skip
     front = set(front_by_sweep(torch.tensor([[row["total"], row["gold"]] for row in table], dtype=torch.float64)))
     return [dict(row, front=i in front) for i, row in enumerate(table)]
 

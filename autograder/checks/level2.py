@@ -141,7 +141,14 @@ def the_rewards_of_a_response_sum_up(shaped_token_rewards, draw):
 @invariant("L2.02", points=1)
 def the_reward_lands_on_the_last_action(shaped_token_rewards, draw):
     """For masks that start late, have gaps or end early, the reward is at the greatest index whose mask is 1."""
-    rows = [[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [0, 1, 1, 1, 0, 0], [0, 1, 0, 0, 1, 0], [1, 0, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0]]
+    rows = [
+        [1, 1, 1, 1, 1, 1],
+        [0, 0, 1, 1, 1, 1],
+        [0, 1, 1, 1, 0, 0],
+        [0, 1, 0, 0, 1, 0],
+        [1, 0, 1, 0, 0, 0],
+        [0, 0, 0, 1, 0, 0],
+    ]
     mask, reward = torch.tensor(rows)[draw.permutation(6)], draw.normal(6)
     same = logprobs(draw, 6, 6)
     got = shaped_token_rewards(same, same, mask.bool(), reward, 0.5)
@@ -458,16 +465,17 @@ def gae_by_loop(rewards, values, terminated, truncated, final_value, mask, gamma
         raise ValueError("a reward at a position that is no action")
     advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
     for b in range(len(rewards)):
+        r, v, end, cut, final, on = (x[b].tolist() for x in (rewards, values, terminated, truncated, final_value, mask))
         carried = following = 0.0
-        for t in reversed(range(rewards.shape[1])):
-            if not bool(mask[b, t]):
+        for t in reversed(range(len(r))):
+            if not on[t]:
                 continue
-            if bool(terminated[b, t]):
+            if end[t]:
                 carried, following = 0.0, 0.0
-            elif bool(truncated[b, t]):
-                carried, following = 0.0, final_value[b, t]
-            carried = rewards[b, t] + gamma * following - values[b, t] + gamma * gae_lambda * carried
-            advantages[b, t], returns[b, t], following = carried, carried + values[b, t], values[b, t]
+            elif cut[t]:
+                carried, following = 0.0, final[t]
+            carried = r[t] + gamma * following - v[t] + gamma * gae_lambda * carried
+            advantages[b, t], returns[b, t], following = carried, carried + v[t], v[t]
     return advantages, returns
 
 
@@ -494,13 +502,13 @@ def gae_by_direct_sums(rewards, values, terminated, truncated, final_value, mask
         raise ValueError("a reward outside the mask")
     advantages = torch.zeros_like(values)
     for b in range(len(rewards)):
-        places = (mask[b] != 0).nonzero()[:, 0].tolist()
+        r, v, end, cut, final, on = (x[b].tolist() for x in (rewards, values, terminated, truncated, final_value, mask))
+        places = [t for t in range(len(r)) if on[t]]
         start, residual = 0, []
         for i, t in enumerate(places):
-            end, cut = bool(terminated[b, t]), bool(truncated[b, t])
-            after = 0.0 if end else final_value[b, t] if cut else values[b, places[i + 1]] if i + 1 < len(places) else 0.0
-            residual.append(rewards[b, t] + gamma * after - values[b, t])
-            if end or cut or i + 1 == len(places):
+            after = 0.0 if end[t] else final[t] if cut[t] else v[places[i + 1]] if i + 1 < len(places) else 0.0
+            residual.append(r[t] + gamma * after - v[t])
+            if end[t] or cut[t] or i + 1 == len(places):
                 for k in range(start, i + 1):
                     advantages[b, places[k]] = sum((gamma * gae_lambda) ** (j - k) * residual[j] for j in range(k, i + 1))
                 start = i + 1
@@ -519,16 +527,17 @@ def gae_leaks_across_an_end(rewards, values, terminated, truncated, final_value,
         raise ValueError("a reward outside the mask")
     advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
     for b in range(len(rewards)):
+        r, v, end, cut, final, on = (x[b].tolist() for x in (rewards, values, terminated, truncated, final_value, mask))
         carried = following = 0.0
-        for t in reversed(range(rewards.shape[1])):
-            if not bool(mask[b, t]):
+        for t in reversed(range(len(r))):
+            if not on[t]:
                 continue
-            if bool(terminated[b, t]):
+            if end[t]:
                 following = 0.0
-            elif bool(truncated[b, t]):
-                following = final_value[b, t]
-            carried = rewards[b, t] + gamma * following - values[b, t] + gamma * gae_lambda * carried
-            advantages[b, t], returns[b, t], following = carried, carried + values[b, t], values[b, t]
+            elif cut[t]:
+                following = final[t]
+            carried = r[t] + gamma * following - v[t] + gamma * gae_lambda * carried
+            advantages[b, t], returns[b, t], following = carried, carried + v[t], v[t]
     return advantages, returns
 
 
@@ -537,14 +546,15 @@ def gae_timeout_is_failure(rewards, values, terminated, truncated, final_value, 
         raise ValueError("a reward outside the mask")
     advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
     for b in range(len(rewards)):
+        r, v, end, cut, final, on = (x[b].tolist() for x in (rewards, values, terminated, truncated, final_value, mask))
         carried = following = 0.0
-        for t in reversed(range(rewards.shape[1])):
-            if not bool(mask[b, t]):
+        for t in reversed(range(len(r))):
+            if not on[t]:
                 continue
-            if bool(terminated[b, t]) or bool(truncated[b, t]):
+            if end[t] or cut[t]:
                 carried, following = 0.0, 0.0
-            carried = rewards[b, t] + gamma * following - values[b, t] + gamma * gae_lambda * carried
-            advantages[b, t], returns[b, t], following = carried, carried + values[b, t], values[b, t]
+            carried = r[t] + gamma * following - v[t] + gamma * gae_lambda * carried
+            advantages[b, t], returns[b, t], following = carried, carried + v[t], v[t]
     return advantages, returns
 
 
@@ -553,17 +563,18 @@ def gae_gaps_are_time(rewards, values, terminated, truncated, final_value, mask,
         raise ValueError("a reward outside the mask")
     advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
     for b in range(len(rewards)):
+        r, v, end, cut, final, on = (x[b].tolist() for x in (rewards, values, terminated, truncated, final_value, mask))
         carried = following = 0.0
-        for t in reversed(range(rewards.shape[1])):
-            if not bool(mask[b, t]):
+        for t in reversed(range(len(r))):
+            if not on[t]:
                 carried = gamma * gae_lambda * carried
                 continue
-            if bool(terminated[b, t]):
+            if end[t]:
                 carried, following = 0.0, 0.0
-            elif bool(truncated[b, t]):
-                carried, following = 0.0, final_value[b, t]
-            carried = rewards[b, t] + gamma * following - values[b, t] + gamma * gae_lambda * carried
-            advantages[b, t], returns[b, t], following = carried, carried + values[b, t], values[b, t]
+            elif cut[t]:
+                carried, following = 0.0, final[t]
+            carried = r[t] + gamma * following - v[t] + gamma * gae_lambda * carried
+            advantages[b, t], returns[b, t], following = carried, carried + v[t], v[t]
     return advantages, returns
 
 
@@ -697,7 +708,9 @@ def at_ratio_one_it_is_the_policy_gradient(ppo_actor_loss, draw):
     _, old, advantage, mask = policies(draw, 4, 5)
     count = int(mask.sum())
     expect(ppo_actor_loss(old, old, advantage, mask), "the loss").close_to(scalar(-mean(advantage[mask].tolist())))
-    expect(ppo_actor_loss.gradient(old, old, advantage, mask), "the gradient").close_to(torch.where(mask, -advantage / count, 0.0))
+    expect(ppo_actor_loss.gradient(old, old, advantage, mask), "the gradient").close_to(
+        torch.where(mask, -advantage / count, 0.0)
+    )
 
 
 @invariant("L2.06", points=1)
@@ -900,7 +913,9 @@ def one_zero_one(group_relative_advantages, draw):
         got = torch.as_tensor(group_relative_advantages(rewards, groups, scale=scale))
         for g, part in ((2, wanted[:3]), (1, wanted[3:])):
             mine = groups == g
-            expect(got[mine], f"scale {scale!r}, the group of rewards 0 and {rewards[mine].max():g}").close_to(part[order[mine] % 3])
+            expect(got[mine], f"scale {scale!r}, the group of rewards 0 and {rewards[mine].max():g}").close_to(
+                part[order[mine] % 3]
+            )
 
 
 @invariant("L2.14", points=1)
@@ -959,7 +974,9 @@ def the_gradient_is_unbiased(leave_one_out_advantages, draw):
         arm, group = every_draw(3, samples, draw)
         got = torch.as_tensor(leave_one_out_advantages(scalar(worth)[arm], group))
         expect(got.shape == arm.shape, "the shape of the advantages").true("that of the rewards")
-        expect(expected_gradient(got, arm, group, law, samples), f"the gradient from {samples} samples").close_to(wanted, rtol=1e-5)
+        expect(expected_gradient(got, arm, group, law, samples), f"the gradient from {samples} samples").close_to(
+            wanted, rtol=1e-5
+        )
 
 
 # ---------------------------------------------------------------- 2.13 test_group_relative_advantages
@@ -1082,7 +1099,7 @@ GOLDEN_MASK = [[1, 1, 0], [1, 1, 1], [1, 0, 0]]
 
 @invariant("L2.16", points=1, anchor=True)
 def the_two_means_at_random_losses(aggregate, draw):
-    """"token" is the mean over the active tokens of the batch, "response" the mean over responses of their token means."""
+    """ "token" is the mean over the active tokens of the batch, "response" the mean over responses of their token means."""
     loss, mask = draw.normal(5, 8), draw.mask(5, 8)
     for how in ("token", "response"):
         expect(aggregate(loss, mask, how=how), f"the {how} mean").close_to(aggregate_twin(loss, mask, how))

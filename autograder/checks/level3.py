@@ -446,10 +446,12 @@ class Problem:
 
         def build(goal):
             for tactic in self.table.get(goal, ()):
-                subgoals = self.results.get((goal, tactic))
-                if subgoals is not None and all(s in known for s in subgoals):
-                    if 1 + max((known[s] for s in subgoals), default=0) == known[goal]:
-                        return (tactic, tuple(build(s) for s in subgoals))
+                parts = self.results.get((goal, tactic))
+                if parts is None or not all(s in known for s in parts):
+                    continue
+                if 1 + max((known[s] for s in parts), default=0) == known[goal]:
+                    return (tactic, tuple(build(s) for s in parts))
+            raise KeyError(goal)
 
         return build(goal)
 

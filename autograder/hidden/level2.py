@@ -40,7 +40,7 @@ def shaped_charges_the_prompt(logp_actor, logp_reference, action_mask, terminal_
     last = torch.where(on, torch.arange(on.shape[1]), -1).amax(1, keepdim=True)
     until = torch.arange(on.shape[1]) <= last
     zero = torch.zeros_like(logp_actor)
-    penalty = -beta * (torch.where(until, logp_actor, zero) - torch.where(until, logp_reference, zero)).nan_to_num(0.0, 0.0, 0.0)
+    penalty = -beta * (torch.where(until, logp_actor, zero) - torch.where(until, logp_reference, zero))
     return penalty + torch.where(torch.arange(on.shape[1]) == last, terminal_reward[:, None], zero)
 
 
@@ -49,7 +49,7 @@ def shaped_charges_everything(logp_actor, logp_reference, action_mask, terminal_
     if not bool(on.any(1).all()):
         raise ValueError("action_mask has a row without an action")
     last = torch.where(on, torch.arange(on.shape[1]), -1).amax(1, keepdim=True)
-    penalty = -beta * (logp_actor - logp_reference).nan_to_num(0.0, 0.0, 0.0)
+    penalty = -beta * (logp_actor - logp_reference)
     return penalty + torch.where(torch.arange(on.shape[1]) == last, terminal_reward[:, None], torch.zeros_like(penalty))
 
 
@@ -176,7 +176,9 @@ def a_row_keeps_its_returns(discounted_returns, draw):
     for b in range(3):
         expect(discounted_returns(rewards[b : b + 1], gamma), f"the returns of row {b} alone").close_to(wanted[b : b + 1])
     places = torch.stack([draw.permutation(9)[:4].sort().values for _ in range(3)])
-    wide, mask, out = (torch.zeros(3, 9, dtype=torch.float64).scatter(1, places, x) for x in (rewards, torch.ones(3, 4).double(), wanted))
+    wide, mask, out = (
+        torch.zeros(3, 9, dtype=torch.float64).scatter(1, places, x) for x in (rewards, torch.ones(3, 4).double(), wanted)
+    )
     expect(discounted_returns(wide, gamma, mask), "the returns with gaps").close_to(out)
 
 
@@ -217,7 +219,14 @@ def skipped_positions_may_hold_anything(generalized_advantage_estimation, draw):
     mask = case[5]
     wanted = visible.gae_twin(*case, 0.8, 0.9)
     for fill in (float("nan"), float("inf")):
-        given = [case[0], spoiled(case[1], mask, fill), case[2] | ~mask, case[3] | ~mask, spoiled(case[4], mask, fill), mask.long()]
+        given = [
+            case[0],
+            spoiled(case[1], mask, fill),
+            case[2] | ~mask,
+            case[3] | ~mask,
+            spoiled(case[4], mask, fill),
+            mask.long(),
+        ]
         visible.expect_gae(generalized_advantage_estimation(*given, 0.8, 0.9), wanted, f" with {fill} elsewhere")
     lost = case[0].clone()
     b, t = (~mask).nonzero()[0].tolist()
@@ -243,7 +252,9 @@ def published_vectors(generalized_advantage_estimation, draw):
         for row, gamma in enumerate((0.99, 0.9)):
             one = [x[row : row + 1] for x in case]
             advantages, _ = visible.pair_of(generalized_advantage_estimation(*one, gamma, gae_lambda))
-            expect(advantages[0], f"row {row} at lambda {gae_lambda}").close_to(scalar(rows[row]), rtol=1e-4)
+            expect(advantages[0], f"row {row} at lambda {gae_lambda}").close_to(
+                scalar(rows[row]), rtol=2e-4
+            )  # published with four digits
     case = visible.gae_case(draw, 3, 5, ends=0.2)
     visible.expect_gae(generalized_advantage_estimation(*case), visible.gae_twin(*case, 1.0, 0.95), " at the defaults")
 
@@ -253,16 +264,17 @@ def gae_bootstraps_past_an_end(rewards, values, terminated, truncated, final_val
         raise ValueError("a reward outside the mask")
     advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
     for b in range(len(rewards)):
+        r, v, end, cut, final, on = (x[b].tolist() for x in (rewards, values, terminated, truncated, final_value, mask))
         carried = following = 0.0
-        for t in reversed(range(rewards.shape[1])):
-            if not bool(mask[b, t]):
+        for t in reversed(range(len(r))):
+            if not on[t]:
                 continue
-            if bool(terminated[b, t]):
+            if end[t]:
                 carried = 0.0
-            elif bool(truncated[b, t]):
-                carried, following = 0.0, final_value[b, t]
-            carried = rewards[b, t] + gamma * following - values[b, t] + gamma * gae_lambda * carried
-            advantages[b, t], returns[b, t], following = carried, carried + values[b, t], values[b, t]
+            elif cut[t]:
+                carried, following = 0.0, final[t]
+            carried = r[t] + gamma * following - v[t] + gamma * gae_lambda * carried
+            advantages[b, t], returns[b, t], following = carried, carried + v[t], v[t]
     return advantages, returns
 
 
@@ -271,16 +283,17 @@ def gae_both_flags_are_a_cut(rewards, values, terminated, truncated, final_value
         raise ValueError("a reward outside the mask")
     advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
     for b in range(len(rewards)):
+        r, v, end, cut, final, on = (x[b].tolist() for x in (rewards, values, terminated, truncated, final_value, mask))
         carried = following = 0.0
-        for t in reversed(range(rewards.shape[1])):
-            if not bool(mask[b, t]):
+        for t in reversed(range(len(r))):
+            if not on[t]:
                 continue
-            if bool(truncated[b, t]):
-                carried, following = 0.0, final_value[b, t]
-            elif bool(terminated[b, t]):
+            if cut[t]:
+                carried, following = 0.0, final[t]
+            elif end[t]:
                 carried, following = 0.0, 0.0
-            carried = rewards[b, t] + gamma * following - values[b, t] + gamma * gae_lambda * carried
-            advantages[b, t], returns[b, t], following = carried, carried + values[b, t], values[b, t]
+            carried = r[t] + gamma * following - v[t] + gamma * gae_lambda * carried
+            advantages[b, t], returns[b, t], following = carried, carried + v[t], v[t]
     return advantages, returns
 
 
@@ -289,17 +302,18 @@ def gae_next_value_of_the_row(rewards, values, terminated, truncated, final_valu
         raise ValueError("a reward outside the mask")
     advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
     for b in range(len(rewards)):
+        r, v, end, cut, final, on = (x[b].tolist() for x in (rewards, values, terminated, truncated, final_value, mask))
         carried, following, later = 0.0, 0.0, False
-        for t in reversed(range(rewards.shape[1])):
-            if not bool(mask[b, t]):
+        for t in reversed(range(len(r))):
+            if not on[t]:
                 continue
-            if bool(terminated[b, t]):
+            if end[t]:
                 carried, following = 0.0, 0.0
-            elif bool(truncated[b, t]):
-                carried, following = 0.0, following if later else final_value[b, t]
-            carried = rewards[b, t] + gamma * following - values[b, t] + gamma * gae_lambda * carried
-            advantages[b, t], returns[b, t] = carried, carried + values[b, t]
-            following, later = values[b, t], True
+            elif cut[t]:
+                carried, following = 0.0, following if later else final[t]
+            carried = r[t] + gamma * following - v[t] + gamma * gae_lambda * carried
+            advantages[b, t], returns[b, t] = carried, carried + v[t]
+            following, later = v[t], True
     return advantages, returns
 
 
@@ -308,16 +322,17 @@ def gae_without_lambda(rewards, values, terminated, truncated, final_value, mask
         raise ValueError("a reward outside the mask")
     advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
     for b in range(len(rewards)):
+        r, v, end, cut, final, on = (x[b].tolist() for x in (rewards, values, terminated, truncated, final_value, mask))
         carried = following = 0.0
-        for t in reversed(range(rewards.shape[1])):
-            if not bool(mask[b, t]):
+        for t in reversed(range(len(r))):
+            if not on[t]:
                 continue
-            if bool(terminated[b, t]):
+            if end[t]:
                 carried, following = 0.0, 0.0
-            elif bool(truncated[b, t]):
-                carried, following = 0.0, final_value[b, t]
-            carried = rewards[b, t] + gamma * following - values[b, t] + gamma * carried
-            advantages[b, t], returns[b, t], following = carried, carried + values[b, t], values[b, t]
+            elif cut[t]:
+                carried, following = 0.0, final[t]
+            carried = r[t] + gamma * following - v[t] + gamma * carried
+            advantages[b, t], returns[b, t], following = carried, carried + v[t], v[t]
     return advantages, returns
 
 
@@ -326,16 +341,17 @@ def gae_undiscounted_bootstrap(rewards, values, terminated, truncated, final_val
         raise ValueError("a reward outside the mask")
     advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
     for b in range(len(rewards)):
+        r, v, end, cut, final, on = (x[b].tolist() for x in (rewards, values, terminated, truncated, final_value, mask))
         carried = following = 0.0
-        for t in reversed(range(rewards.shape[1])):
-            if not bool(mask[b, t]):
+        for t in reversed(range(len(r))):
+            if not on[t]:
                 continue
-            if bool(terminated[b, t]):
+            if end[t]:
                 carried, following = 0.0, 0.0
-            elif bool(truncated[b, t]):
-                carried, following = 0.0, final_value[b, t]
-            carried = rewards[b, t] + following - values[b, t] + gamma * gae_lambda * carried
-            advantages[b, t], returns[b, t], following = carried, carried + values[b, t], values[b, t]
+            elif cut[t]:
+                carried, following = 0.0, final[t]
+            carried = r[t] + following - v[t] + gamma * gae_lambda * carried
+            advantages[b, t], returns[b, t], following = carried, carried + v[t], v[t]
     return advantages, returns
 
 
@@ -344,17 +360,18 @@ def gae_reads_the_next_column(rewards, values, terminated, truncated, final_valu
         raise ValueError("a reward outside the mask")
     advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
     for b in range(len(rewards)):
+        r, v, end, cut, final, on = (x[b].tolist() for x in (rewards, values, terminated, truncated, final_value, mask))
         carried = 0.0
-        for t in reversed(range(rewards.shape[1])):
-            if not bool(mask[b, t]):
+        for t in reversed(range(len(r))):
+            if not on[t]:
                 continue
-            following = values[b, t + 1].nan_to_num(0.0) if t + 1 < rewards.shape[1] else 0.0
-            if bool(terminated[b, t]):
+            following = v[t + 1] if t + 1 < len(r) else 0.0
+            if end[t]:
                 carried, following = 0.0, 0.0
-            elif bool(truncated[b, t]):
-                carried, following = 0.0, final_value[b, t]
-            carried = rewards[b, t] + gamma * following - values[b, t] + gamma * gae_lambda * carried
-            advantages[b, t], returns[b, t] = carried, carried + values[b, t]
+            elif cut[t]:
+                carried, following = 0.0, final[t]
+            carried = r[t] + gamma * following - v[t] + gamma * gae_lambda * carried
+            advantages[b, t], returns[b, t] = carried, carried + v[t]
     return advantages, returns
 
 
@@ -363,16 +380,17 @@ def gae_returns_without_values(rewards, values, terminated, truncated, final_val
         raise ValueError("a reward outside the mask")
     advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
     for b in range(len(rewards)):
+        r, v, end, cut, final, on = (x[b].tolist() for x in (rewards, values, terminated, truncated, final_value, mask))
         carried = following = 0.0
-        for t in reversed(range(rewards.shape[1])):
-            if not bool(mask[b, t]):
+        for t in reversed(range(len(r))):
+            if not on[t]:
                 continue
-            if bool(terminated[b, t]):
+            if end[t]:
                 carried, following = 0.0, 0.0
-            elif bool(truncated[b, t]):
-                carried, following = 0.0, final_value[b, t]
-            carried = rewards[b, t] + gamma * following - values[b, t] + gamma * gae_lambda * carried
-            advantages[b, t], returns[b, t], following = carried, carried, values[b, t]
+            elif cut[t]:
+                carried, following = 0.0, final[t]
+            carried = r[t] + gamma * following - v[t] + gamma * gae_lambda * carried
+            advantages[b, t], returns[b, t], following = carried, carried, v[t]
     return advantages, returns
 
 
@@ -533,9 +551,8 @@ def small_rewards_are_scaled_too(group_relative_advantages, draw):
 def group_names_are_only_names(group_relative_advantages, draw):
     """Huge and negative ids, groups of one size and groups in a block change nothing; a prompt's own level cancels."""
     names = draw.permutation(4) * 10**12 - 2 * 10**12
-    for groups in (names.repeat(3), names.repeat_interleave(3), names[draw.integers(0, 2, 12)]):
-        groups[:2] = names[:2].repeat_interleave(1)
-        groups[2:4] = names[:2]
+    two = names[torch.cat([torch.tensor([0, 1, 0, 1]), draw.integers(0, 2, 8)])]
+    for groups in (names.repeat(3), names.repeat_interleave(3), two):
         rewards = draw.normal(12) + groups / 10**12
         for scale in ("none", "std"):
             wanted = visible.group_twin(rewards, groups, scale)

@@ -239,6 +239,13 @@ def the_first_of_equal_tactics(solve, draw):
             answer = solve("g0", problem.tactics, problem.kernel, budget)
             visible.expect_cheapest(problem, answer, "g0", budget)
             expect(visible.tuples(answer), "the proof").equals(problem.proof("g0"))
+    table = {"goal": ["both"], "easy": ["scenic", "plain", "again"], "h1": ["on"], "h2": ["on"], "h3": ["done"]}
+    results = {("goal", "both"): tuple(draw.shuffled(["h1", "easy"])), ("easy", "scenic"): ("h3",), ("easy", "plain"): ()}
+    results |= {("easy", "again"): (), ("h1", "on"): ("h2",), ("h2", "on"): ("h3",), ("h3", "done"): ()}
+    problem = visible.Problem(table, results)
+    answer = solve("goal", problem.tactics, problem.kernel, 6)
+    visible.expect_cheapest(problem, answer, "goal", 6)
+    expect(visible.tuples(answer), "a proof with a hard and an easy part").equals(problem.proof("goal"))
 
 
 @invariant("L3.09", points=1, hidden=True)

@@ -891,7 +891,8 @@ def seeds_thrown_together(pool, ppo, sizes=(1, 4, 16, 64)):
 
 def _with_half(half_of, pool, ppo, sizes):
     def change(row, n):
-        half = float(half_of(_per_seed(pool, ppo, n).double()))
+        gold = _per_seed(pool, ppo, n).double()
+        half = float(half_of(gold)) if len(gold) > 1 else math.nan
         return {"gold_low": row["gold"] - half, "gold_high": row["gold"] + half}
 
     return _changed(change, pool, ppo, sizes)

@@ -43,8 +43,8 @@ def group_relative_advantages(
 
     Shapes and units: rewards [N] in reward units; group_id [N], any integers, in any order; result [N] in reward units ("none")
     or without units ("std"). Population standard deviation (divisor g), no epsilon. A group whose rewards are all equal gets
-    exactly 0, and so does a group of one; equality is decided on the rewards, because the mean of equal float32 numbers may differ
-    from them by rounding, which a division by s would blow up to order 1.
+    exactly 0, and so does a group of one; equality is decided on the rewards, because the mean of equal float32 numbers may
+    differ from them by rounding, which a division by s would blow up to order 1.
     "std" weighs prompts by how little their rewards vary, and its gradient is no multiple of that of expected reward.
     Reduces to: leave_one_out_advantages times (g-1)/g for "none"; +1 and -1 for two different rewards with "std".
     Raises: ValueError if shapes differ or are not [N], a reward is not finite, or scale is neither "none" nor "std".
@@ -71,15 +71,15 @@ def leave_one_out_advantages(rewards: Float[Tensor, "n"], group_id: Int[Tensor, 
 
     Shapes and units: rewards [N] in reward units; group_id [N], any integers, in any order; result [N] in reward units.
     Why "the others": a baseline that contains r_i itself depends on the action and shrinks the expected gradient by (g-1)/g.
-    Reduces to: g/(g-1) times group_relative_advantages with scale "none"; r_1 - r_2 and r_2 - r_1 in a group of two; exactly 0 in a
-    group of equal rewards.
+    Reduces to: g/(g-1) times group_relative_advantages with scale "none"; r_1 - r_2 and r_2 - r_1 in a group of two; exactly 0 in
+    a group of equal rewards.
     Raises: ValueError if shapes differ or are not [N], a reward is not finite, or a group has a single member (it has no others).
     Source: RLOO (Kool et al. 2019; Ahmadian et al. 2024, arXiv 2402.14740).
     """
     r, group, size = _grouped(rewards, group_id)
     if (size < 2).any():
         raise ValueError("group_id must give every group at least two members, leave-one-out has no others; got a group of one")
-    return group_relative_advantages(r, group_id, scale="none") * (size / (size - 1)).to(r.dtype)[group]
+    return group_relative_advantages(r, group_id, scale="none") * (size.to(r.dtype) / (size - 1))[group]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ def selected(x: Float[Tensor, "..."], name: str, counted: Bool[Tensor, "..."]) -
         result_i = x_i where counted_i;  0 elsewhere
 
     Shapes and units: x and counted [same shape]; result in x's units, at least in float32. `name` is what an error calls x.
-    Why before the arithmetic and not after it: 0 * NaN is NaN, in the gradient too, which selecting the result alone lets through.
+    Why before the arithmetic and not after it: 0 * NaN is NaN, in the gradient too, which selecting the result alone lets
+    through.
     Reduces to: x under a full mask.
     Raises: ValueError if the shapes differ, or x is not finite where it counts.
     Source: a common fault: torch.where around a NaN, whose value is clean and whose gradient is not.
@@ -68,12 +69,12 @@ def shaped_token_rewards(
     Shapes and units: logp_actor, logp_reference, action_mask [B,T], log-probabilities in nats, 1 on the policy's own tokens;
     terminal_reward [B] in reward units; beta in reward units per nat; result [B,T] in reward units. The last action is the
     greatest index whose mask is 1, wherever the mask starts, pauses or ends. Differentiable: a training loop passes constants.
-    Reduces to: the terminal reward alone with beta 0 or pi = pi_ref; summed over a row it is R - beta (log pi - log pi_ref) of the
-    whole response.
-    Raises: ValueError if shapes do not fit, a row has no action, beta is negative or not finite, terminal_reward is not finite, or
-    a log-probability is not finite where it counts.
-    Source: InstructGPT (Ouyang et al. 2022, arXiv 2203.02155), equation 2, per token; a common fault: sum(mask) - 1 as the index of
-    the last action, which is right only for masks that start at 0 and have no gap.
+    Reduces to: the terminal reward alone with beta 0 or pi = pi_ref; summed over a row it is R - beta (log pi - log pi_ref) of
+    the whole response.
+    Raises: ValueError if shapes do not fit, a row has no action, beta is negative or not finite, terminal_reward is not finite,
+    or a log-probability is not finite where it counts.
+    Source: InstructGPT (Ouyang et al. 2022, arXiv 2203.02155), equation 2, per token; a common fault: sum(mask) - 1 as the index
+    of the last action, which is right only for masks that start at 0 and have no gap.
     """
     if not (beta >= 0 and math.isfinite(beta)):
         raise ValueError(f"beta must be a finite number of at least 0; got {beta}")
@@ -98,8 +99,8 @@ def discounted_returns(
 
         G_t = sum over k >= 0 of gamma^k r_{t+k},   t counting the row's unmasked positions
 
-    Shapes and units: rewards [..,T] in reward units; mask [same], 1 on the steps, None for all; result [..,T] in reward units, 0 on
-    masked positions, which are skipped and take no discount.
+    Shapes and units: rewards [..,T] in reward units; mask [same], 1 on the steps, None for all; result [..,T] in reward units, 0
+    on masked positions, which are skipped and take no discount.
     Reduces to: the rewards for gamma 0; reversed cumulative sums for gamma 1. An advantage is this minus the value.
     Raises: ValueError if shapes differ, gamma is outside [0, 1], a counted reward is not finite, or a masked one is a number
     other than 0 (no step would get it; NaN is taken for padding).
@@ -111,7 +112,7 @@ def discounted_returns(
     counted = torch.ones_like(rewards, dtype=torch.bool) if mask is None else boolean_mask(mask, tuple(rewards.shape))
     _no_reward_elsewhere(rewards, counted)
     r = selected(rewards, "rewards", counted)
-    sums = _backward_sums(r, torch.where(counted, float(gamma), 1.0).to(r.dtype))
+    sums = _backward_sums(r, torch.ones_like(r).masked_fill(counted, gamma))
     return torch.where(counted, sums, 0.0)
 
 
@@ -172,7 +173,7 @@ def generalized_advantage_estimation(
     following = torch.where(ends | cut, 0.0, next_action_values(values, counted)) + selected(final_value, "final_value", cut)
     delta = r + gamma * following - v
     # A masked position hands on what comes after it: term 0, decay 1.
-    decay = torch.where(counted, torch.where(ends | cut, 0.0, float(gamma * gae_lambda)), 1.0).to(delta.dtype)
+    decay = torch.ones_like(delta).masked_fill(counted, gamma * gae_lambda).masked_fill(ends | cut, 0.0)
     advantages = torch.where(counted, _backward_sums(delta, decay), 0.0)
     return advantages, advantages + v
 

@@ -39,6 +39,34 @@ def label_loss(
     return F.binary_cross_entropy_with_logits(said, target.to(said.dtype))
 
 
+def language_decoder(
+    batch: Batch, vocab_size: int, *, steps: int = 400, lr: float = 5e-3, batch_size: int = 32, seed: int, width: int = 48
+) -> Decoder:
+    """A decoder that has learnt to write such sequences: where verifiers start, as reward models start from a policy.
+
+    It has not learnt what is right. But it knows what usually follows, and a slip is what does not.
+    """
+    config = DecoderConfig(vocab_size=vocab_size, layers=2, width=width, heads=2, max_length=batch.tokens.shape[1])
+    decoder = Decoder(config, seed)
+    optimiser = torch.optim.AdamW(decoder.parameters(), lr=lr, weight_decay=0.0, fused=True)
+    generator = torch.Generator().manual_seed(seed)
+    for step in range(steps):
+        rows = batch[torch.randint(len(batch), (batch_size,), generator=generator)]
+        counted = rows.action_mask[:, 1:]
+        loss = F.cross_entropy(decoder(rows.tokens, rows.attention_mask)[:, :-1][counted], rows.tokens[:, 1:][counted])
+        _descend(optimiser, decoder, loss, lr, step, steps)
+    return decoder.eval()
+
+
+def _descend(optimiser: torch.optim.Optimizer, model: nn.Module, loss: Tensor, lr: float, step: int, steps: int) -> None:
+    for group in optimiser.param_groups:  # a short warm-up, then down in a straight line
+        group["lr"] = lr * min(1.0, (step + 1) / 20) * max(0.02, 1 - step / steps)
+    optimiser.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimiser.step()
+
+
 def scalar_decoder(vocab_size: int, length: int, seed: int, *, width: int = 48, layers: int = 2) -> ScalarHead:
     """The package's decoder with one number per token, small enough to be trained while one waits."""
     config = DecoderConfig(vocab_size=vocab_size, layers=layers, width=width, heads=2, max_length=length)
@@ -73,12 +101,7 @@ def fit_labels(
         width = int(attention.any(0).nonzero().max()) + 1
         values = head(batch.tokens[rows][:, :width], attention[:, :width])
         loss = label_loss(values, labels[rows][:, :width], counted[rows][:, :width])
-        for group in optimiser.param_groups:  # a short warm-up, then down in a straight line
-            group["lr"] = lr * min(1.0, (step + 1) / 20) * max(0.02, 1 - step / steps)
-        optimiser.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(head.parameters(), 1.0)
-        optimiser.step()
+        _descend(optimiser, head, loss, lr, step, steps)
         losses.append(float(loss.detach()))
     head.eval()
     return losses
@@ -119,9 +142,9 @@ def fit_outcome_model(
     traces: Sequence[StepTrace],
     *,
     pad_id: int,
-    steps: int = 400,
-    lr: float = 3e-3,
-    batch_size: int = 64,
+    steps: int = 300,
+    lr: float = 2e-3,
+    batch_size: int = 32,
     seed: int,
 ) -> OutcomeModel:
     """An outcome model from the traces' outcomes. Their step labels are not looked at."""

@@ -1,5 +1,6 @@
 """A process reward model: for every step the probability that it is valid, read at the step's last token."""
 
+import copy
 from dataclasses import dataclass
 from typing import Sequence
 
@@ -8,8 +9,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 import torch
 
-from course.feedback.outcome import fit_labels, fit_outcome_model, scalar_decoder, trace_batch
+from course.feedback.outcome import fit_labels, fit_outcome_model, language_decoder, trace_batch
 from course.feedback.reward_model import reward_scores
+from course.models.heads import ScalarHead
 from course.tasks import arithmetic
 from course.tasks.records import Batch, StepTrace
 
@@ -102,9 +104,9 @@ def fit_process_model(
     *,
     pad_id: int,
     step_end_id: int,
-    steps: int = 400,
-    lr: float = 3e-3,
-    batch_size: int = 64,
+    steps: int = 300,
+    lr: float = 2e-3,
+    batch_size: int = 32,
     seed: int,
 ) -> ProcessModel:
     """A process model from the traces' step labels. Their outcomes are not looked at."""
@@ -154,26 +156,26 @@ def compare_selection(
     sizes: Sequence[int] = (1, 4, 16),
     training_traces: int = 2000,
     problems: int = 128,
-    steps: int = 400,
+    steps: int = 300,
     solver: arithmetic.Solver = arithmetic.SLOPPY,
 ) -> list[Selection]:
-    """Outcome against process supervision for selecting one of N: same traces, same decoder, same steps, same candidates.
+    """Outcome against process supervision for selecting one of N: same traces, decoder, steps and candidates.
 
     Gold is exact. The random rule takes the first candidate; the oracle prefers a valid solution to one with a right answer
     only, and that to any other. Labels are counted: a trace has one outcome, but as many step labels as it has steps.
     """
-    learnt_from = arithmetic.traces(
-        arithmetic.responses(arithmetic.problems(training_traces, 3 * seed), solver, 3 * seed), solver.version
-    )
+    written = arithmetic.responses(arithmetic.problems(training_traces, 3 * seed), solver, 3 * seed)
+    learnt_from = arithmetic.traces(written, solver.version)
     asked, most = arithmetic.problems(problems, 3 * seed + 1), max(sizes)
     candidates = arithmetic.pool(asked, most, solver, 3 * seed + 2)
     said = [arithmetic.check(asked[i // most], candidates.response(i)) for i in range(len(candidates))]
     shape = (problems, most)
     right = torch.tensor([float(s.outcome) for s in said]).view(shape)
     valid = torch.tensor([float(s.valid) for s in said]).view(shape)
+    trunk = language_decoder(written, arithmetic.VOCAB_SIZE, seed=seed)
 
     def head() -> nn.Module:
-        return scalar_decoder(arithmetic.VOCAB_SIZE, arithmetic.LENGTH, seed)
+        return ScalarHead(copy.deepcopy(trunk), seed)
 
     outcome = fit_outcome_model(head(), learnt_from, pad_id=arithmetic.PAD, steps=steps, seed=seed)
     process = fit_process_model(

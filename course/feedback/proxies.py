@@ -1,6 +1,6 @@
 """Reward proxies fitted to few labels. Each is right for a while; what it gets wrong is what optimisation will find.
 
-Three families, weakest first: counts of words, a decoder whose values are summed over the response, a decoder read at the last
+Three families: counts of words, a decoder whose values are summed over the response, a decoder read at the last
 token. All take a Batch and give [B], all are fitted by one recipe to the same comparisons, and all are measured by gold on pairs
 that none of them has seen.
 """

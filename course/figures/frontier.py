@@ -23,8 +23,8 @@ def frontier(rows: Sequence[Mapping[str, Any]], *, title: str, unit: str = "gold
             bars = [[row["gold"] - row["gold_low"]], [row["gold_high"] - row["gold"]]]
             panel.errorbar(
                 [row["total"]], [row["gold"]], None if math.isnan(bars[0][0]) else bars,
-                color=colour, marker=marker, markersize=8, markerfacecolor=colour if row["front"] else "white", markeredgewidth=1.6,
-                capsize=4, linestyle="", label=None if number else name, zorder=3,
+                color=colour, marker=marker, markersize=8, markerfacecolor=colour if row["front"] else "white",
+                markeredgewidth=1.6, capsize=4, linestyle="", label=None if number else name, zorder=3,
             )  # fmt: skip
             panel.annotate(
                 "PPO" if row["method"] == "ppo" else f"N = {row['n']}", (row["total"], row["gold"]), xytext=(8, -12),

@@ -146,15 +146,12 @@ def ppo_clip_explorer(actor_loss: Callable, *, advantage: float, eps: float) -> 
 
     actor_loss(logp_new, logp_old, advantage, action_mask, clip_eps) -> scalar is evaluated at each ratio, with its own gradient.
     """
-    # An even number of points straddles both kinks: there the one-sided slopes differ and a point would show neither.
-    ratios = torch.linspace(0.02, 2.5, 400, dtype=torch.float64)
-    one = torch.ones(1, 1, dtype=torch.float64)
-    values, pulls = [], []
-    for ratio in ratios:
-        logp = ratio.log().view(1, 1).requires_grad_()
-        loss = actor_loss(logp, 0 * one, advantage * one, one.bool(), eps)
-        values.append(-float(loss.detach()))
-        pulls.append(-float(torch.autograd.grad(loss, logp)[0]) if loss.requires_grad else 0.0)
+    ratios = torch.linspace(0.02, 2.5, 200, dtype=torch.float64)  # no point lies on a kink, where the slope has two values
+    one = torch.ones(len(ratios), 1, dtype=torch.float64)
+    logp = ratios.log()[:, None].requires_grad_()
+    values = [-float(actor_loss(x[None].detach(), 0 * one[:1], advantage * one[:1], one[:1].bool(), eps)) for x in logp]
+    mean = actor_loss(logp, 0 * one, advantage * one, one.bool(), eps)  # every token has its own gradient in the mean's
+    pulls = (-len(ratios) * torch.autograd.grad(mean, logp)[0][:, 0]).tolist()
     figure, (left, right) = canvas(2, width=6.2, title=_clip_title(advantage, eps))
     left.plot(
         ratios.tolist(), (ratios * advantage).tolist(), color=GREY, linestyle="--", linewidth=1.2, label="ratio × advantage"

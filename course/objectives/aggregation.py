@@ -20,16 +20,16 @@ def aggregate(
         "token":     sum over active tokens / number of active tokens of the batch     (a long response weighs more)
         "response":  mean over responses of the mean over their active tokens          (every response weighs the same)
 
-    Shapes and units: token_loss, mask [B,T], mask 1 on active tokens; result a scalar in token_loss's units. Inactive tokens never
-    count. Responses without an active token add nothing and are not counted as responses; a batch without any gives 0.
+    Shapes and units: token_loss, mask [B,T], mask 1 on active tokens; result a scalar in token_loss's units. Inactive tokens
+    never count. Responses without an active token add nothing and are not counted as responses; a batch without any gives 0.
     denominator: what to divide by in place of the batch's own number of tokens ("token") or responses ("response"): that of the
     whole optimiser step, so that the losses of its micro-batches, however it is split, add up to the loss of the undivided step.
     With W workers whose gradients are averaged it is the count over all of them divided by W.
     Reduces to: "token" = "response" for responses of equal length; Dr. GRPO with "token" and denominator = B * greatest length.
     Raises: ValueError if shapes differ, the mask is not 0/1, an active loss is NaN or +inf, how is neither of the two, or
     denominator is not a positive number.
-    Source: token level DAPO (Yu et al. 2025, arXiv 2503.14476), response level GRPO (Shao et al. 2024, arXiv 2402.03300), constant
-    Dr. GRPO (Liu et al. 2025, arXiv 2503.20783); a common fault: the mean of micro-batches' means.
+    Source: token level DAPO (Yu et al. 2025, arXiv 2503.14476), response level GRPO (Shao et al. 2024, arXiv 2402.03300),
+    constant Dr. GRPO (Liu et al. 2025, arXiv 2503.20783); a common fault: the mean of micro-batches' means.
     """
     if how not in ("token", "response"):
         raise ValueError(f'how must be "token" or "response"; got {how!r}')

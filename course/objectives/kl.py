@@ -23,13 +23,13 @@ def kl_token_estimate(
         x = log pi - log pi_ref;     k1 = x     k2 = x^2 / 2     k3 = exp(-x) - 1 + x
         k3_corrected = exp(log pi - constant(log pi)) * k3           (a factor of value 1 that brings in the score function)
 
-    Shapes and units: all [B,T], log-probabilities in nats; mask: 1 on the tokens that count (None: all), the others give 0 and may
-    hold anything; result [B,T] in nats, differentiable in logp; no gradient flows into the reference.
+    Shapes and units: all [B,T], log-probabilities in nats; mask: 1 on the tokens that count (None: all), the others give 0 and
+    may hold anything; result [B,T] in nats, differentiable in logp; no gradient flows into the reference.
     Expected value and expected gradient, for samples from pi itself:
         k1             KL(pi||ref)       0: no loss at all (as a reward, with the score function, k1 is right)
         k2             biased            gradient of KL(pi||ref)
         k3             KL(pi||ref)       gradient of KL(ref||pi): the other direction
-        k3_corrected   KL(pi||ref)       gradient of KL(pi||ref)
+        k3_corrected   KL(pi||ref)       gradient of KL(pi||ref); token by token it is x, as that of k2
     Nothing is clamped: a clamp would bias the value and stop the gradient exactly where it is needed.
     Reduces to: 0 with gradient 0 for k2, k3 and k3_corrected where pi = pi_ref; the values of kl_estimates.
     Raises: ValueError if shapes differ, estimator is none of the four, or a counted log-probability is not finite.

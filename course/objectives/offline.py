@@ -15,8 +15,8 @@ from course.masks import boolean_mask, checked, masked_mean
 
 
 def _recorded(
-    q: Float[Tensor, "*shape vocab"], action: Int[Tensor, "*shape"], mask: Shaped[Tensor, "*shape"], name: str = "q"
-) -> tuple[Float[Tensor, "n vocab"], Int[Tensor, "n 1"], Bool[Tensor, "*shape"]]:
+    q: Float[Tensor, "..."], action: Int[Tensor, "..."], mask: Shaped[Tensor, "..."], name: str = "q"
+) -> tuple[Float[Tensor, "n vocab"], Int[Tensor, "n 1"], Bool[Tensor, "..."]]:
     """The counted rows of q, their recorded actions and the mask, after the checks that all losses here share."""
     if q.dim() < 1 or q.shape[:-1] != action.shape:
         raise ValueError(f"{name} must be [..,V] and action [..]; got {tuple(q.shape)} and {tuple(action.shape)}")
@@ -69,8 +69,8 @@ def td_loss(
 
         L = 1/2 * mean over counted transitions of (q[action] - y)^2,   y constant
 
-    Shapes and units: q [..,V], target [..] in reward units; action [..] indices; mask [..]; result in squared reward units. Masked
-    transitions may hold anything; the values of other actions are not looked at.
+    Shapes and units: q [..,V], target [..] in reward units; action [..] indices; mask [..]; result in squared reward units.
+    Masked transitions may hold anything; the values of other actions are not looked at.
     Reduces to: critic_loss of the recorded actions' values; Q-learning with the target of the next state's greatest q.
     Raises: ValueError if shapes do not fit, a counted action is unknown, its value or target is not finite.
     Source: Watkins and Dayan 1992 (Q-learning), as a regression.
@@ -100,7 +100,7 @@ def expectile(x: Float[Tensor, "*batch n"], tau: float | int) -> Float[Tensor, "
         raise ValueError(f"x must be [..,n] with n >= 1; got {tuple(x.shape)}")
     ordered = checked(x, "x", finite=True).sort(dim=-1).values
     n = ordered.shape[-1]
-    below, below_count = ordered.cumsum(-1), torch.arange(1, n + 1, device=x.device)
+    below, below_count = ordered.cumsum(-1), torch.arange(1, n + 1, dtype=ordered.dtype, device=x.device)
     above, above_count = below[..., -1:] - below, n - below_count
     means = (tau * above + (1 - tau) * below) / (tau * above_count + (1 - tau) * below_count)
     return means.amax(-1) if tau >= 0.5 else means.amin(-1)
@@ -127,7 +127,7 @@ def expectile_loss(
     _open_unit("tau", tau)
     counted = _all(diff) if mask is None else boolean_mask(mask, tuple(diff.shape))
     d = selected(diff, "diff", counted)
-    return masked_mean(torch.where(d > 0, float(tau), 1.0 - tau) * d.square(), counted)
+    return masked_mean(torch.where(d > 0, tau * d.square(), (1 - tau) * d.square()), counted)
 
 
 def cql_penalty(
@@ -183,9 +183,9 @@ def ilql_losses(
         td = 1/2 mean of (q[a] - y)^2,  y = r + gamma * next_value unless terminated
         value = expectile_loss(target_q[a] - V, tau)          penalty = cql_penalty(q, a)
 
-    Shapes and units: q, target_q [..,V], value, next_value, reward [..] in reward units; action, terminated, mask [..]. next_value is
-    V after the transition: in rows of tokens next_action_values(value, mask). Gradients: td and penalty reach q only, value reaches
-    V only; target_q and next_value are constants. Masked transitions may hold anything.
+    Shapes and units: q, target_q [..,V], value, next_value, reward [..] in reward units; action, terminated, mask [..].
+    next_value is V after the transition: in rows of tokens next_action_values(value, mask). Gradients: td and penalty reach q
+    only, value reaches V only; target_q and next_value are constants. Masked transitions may hold anything.
     Reduces to: fitted evaluation of the recorded policy for tau 1/2; its best recorded action as tau goes to 1; with alpha 0 in
     .total implicit Q-learning.
     Raises: ValueError if shapes do not fit, gamma or tau is out of range, or an entry that is read is not finite.
@@ -288,13 +288,13 @@ def verifier_q_loss(
 ) -> Float[Tensor, ""]:
     """A step verifier trained by offline Q-learning: whole steps are the actions, and values are probabilities of success.
 
-        q = sigmoid(logits);   y_k = r_k + gamma * (tau-expectile of the next step's candidates' q, lagging copy) unless terminated
+        q = sigmoid(logits);   y_k = r_k + gamma * (tau-expectile of the next candidates' lagging q) unless terminated
         L = 1/2 mean over steps of (q_k[chosen] - y_k)^2 + alpha * cql_penalty(logits, chosen)
 
     Shapes and units: logits, target_logits [B,K,C], C candidate steps at each of K places of a solution, of which the recorded
-    solution took chosen [B,K]; reward, terminated, mask [B,K]; q and rewards in [0, 1], gamma in [0, 1]. Gradients reach logits only.
-    The expectile stands for the maximum over steps, of which only C were sampled; the sigmoid bounds the values; the penalty
-    lowers steps that no recorded solution took. After the last step without a flag nothing follows, as in GAE.
+    solution took chosen [B,K]; reward, terminated, mask [B,K]; q and rewards in [0, 1], gamma in [0, 1]. Gradients reach logits
+    only. The expectile stands for the maximum over steps, of which only C were sampled; the sigmoid bounds the values; the
+    penalty lowers steps that no recorded solution took. After the last step without a flag nothing follows, as in GAE.
     Reduces to: squared error of a process reward model on step labels with gamma 0 and alpha 0.
     Raises: ValueError if shapes do not fit, an index is unknown, gamma, tau or alpha is out of range, a counted logit is not
     finite, or a target leaves [0, 1] (rewards of one solution that add up to more than 1).

@@ -58,12 +58,12 @@ def clipped_token_loss(
 
         rho = exp(log pi_new - log pi_old);   l_t = -min(rho_t A_t, clip(rho_t, 1 - clip_low, 1 + clip_high) A_t)
 
-    Shapes and units: all [B,T], log-probabilities in nats; mask: 1 on the tokens that count (None: all), the others give 0 and may
-    hold anything; result [B,T] in the advantage's units.
+    Shapes and units: all [B,T], log-probabilities in nats; mask: 1 on the tokens that count (None: all), the others give 0 and
+    may hold anything; result [B,T] in the advantage's units.
     The clip stops the gradient where the ratio has already moved as the advantage asks; it bounds no divergence.
     A clipped token's ratio is taken out before exponentiation: exp may overflow there, and 0 * inf would be its gradient.
-    Reduces to: -A, with gradient -A, at ratio 1; -rho * A where it is not clipped. clip_low = clip_high is PPO, clip_high > clip_low
-    is DAPO's clip-higher.
+    Reduces to: -A, with gradient -A, at ratio 1; -rho * A where it is not clipped. clip_low = clip_high is PPO, clip_high >
+    clip_low is DAPO's clip-higher.
     Raises: ValueError if shapes differ, a bound is not above 0, or a counted entry is not finite.
     Source: PPO (Schulman et al. 2017, arXiv 1707.06347), equation 7; clip-higher DAPO (Yu et al. 2025, arXiv 2503.14476).
     """
@@ -77,8 +77,8 @@ def clipped_token_loss(
     clipped = _saturated(log_ratio.detach().exp(), a, clip_low, clip_high)
     flat = clipped | (a == 0)
     ratio = torch.where(flat, 0.0, log_ratio).exp()
-    bound = torch.where(a > 0, 1.0 + clip_high, 1.0 - clip_low)
-    return -torch.where(clipped, bound.to(a.dtype), ratio) * a
+    at_bound = torch.where(a > 0, (1 + clip_high) * a, (1 - clip_low) * a)
+    return -torch.where(clipped, at_bound, ratio * a)
 
 
 def ppo_actor_loss(
@@ -94,8 +94,8 @@ def ppo_actor_loss(
 
         L = mean over actions of -min(rho_t A_t, clip(rho_t, 1 - eps, 1 + eps) A_t),   rho = exp(log pi_new - log pi_old)
 
-    Shapes and units: all [B,T], log-probabilities in nats, logp_old as recorded while sampling; result a scalar in the advantage's
-    units; denominator as in aggregate. No gradient flows into logp_old or advantage.
+    Shapes and units: all [B,T], log-probabilities in nats, logp_old as recorded while sampling; result a scalar in the
+    advantage's units; denominator as in aggregate. No gradient flows into logp_old or advantage.
     Reduces to: policy_gradient_loss's gradient at ratio 1, where its value is minus the mean advantage; 0 for an empty mask.
     Raises: ValueError if shapes differ, the mask is not 0/1, clip_eps is not above 0, or a counted entry is not finite.
     Source: PPO (Schulman et al. 2017, arXiv 1707.06347), equation 7.
@@ -120,10 +120,11 @@ def clip_report(
         clip_fraction = share of actions with (A > 0 and rho > 1 + eps) or (A < 0 and rho < 1 - eps)
         ratio_q50, _q90, _q99, _max: quantiles of rho = exp(log pi_new - log pi_old), linear between neighbours
 
-    Shapes and units: all [B,T]; action_type any integers (a kind of action: text, tool call, ..); result {"all": row, type: row, ..}
-    for the types that occur, rows {"clip_fraction", "ratio_q50", "ratio_q90", "ratio_q99", "ratio_max", "tokens"}, floats but for
-    the int tokens. Without any action the only row is "all", with clip_fraction 0 and ratios NaN.
-    A clipped action is one without gradient: a ratio out of bounds on the side that the advantage does not ask for is not clipped.
+    Shapes and units: all [B,T]; action_type any integers (a kind of action: text, tool call, ..); result {"all": row, type: row,
+    ..} for the types that occur, rows {"clip_fraction", "ratio_q50", "ratio_q90", "ratio_q99", "ratio_max", "tokens"}, floats but
+    for the int tokens. Without any action the only row is "all", with clip_fraction 0 and ratios NaN.
+    A clipped action is one without gradient: a ratio out of bounds on the side that the advantage does not ask for is not
+    clipped.
     Why by type: one type of action may have moved tenfold while the mean KL, over a hundred times as many tokens, stays small.
     Reduces to: clip_fraction 0 and all ratios 1 right after sampling.
     Raises: ValueError if shapes differ, the mask is not 0/1, clip_eps is not above 0, or a counted entry is not finite.
@@ -202,8 +203,9 @@ def entropy_bonus(
 
         mean over actions of - sum over v of p_v log p_v,   with 0 log 0 = 0
 
-    Shapes and units: logits [B,T,V], the law that each action was drawn from, -inf for forbidden tokens; action_mask [B,T]; result a
-    scalar in nats, between 0 and log V, differentiable; denominator as in aggregate with "token". Masked rows may hold anything.
+    Shapes and units: logits [B,T,V], the law that each action was drawn from, -inf for forbidden tokens; action_mask [B,T];
+    result a scalar in nats, between 0 and log V, differentiable; denominator as in aggregate with "token". Masked rows may hold
+    anything.
     Reduces to: log V for equal logits; 0, with gradient 0, for an empty mask.
     Raises: ValueError if shapes do not fit, or a counted row is NaN, +inf or all -inf.
     Source: Williams and Peng 1991; in PPO's objective Schulman et al. 2017 (arXiv 1707.06347), equation 9.

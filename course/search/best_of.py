@@ -107,14 +107,9 @@ def best_of_n_logprobs(logprobs: Float[Tensor, "y"], scores: Float[Tensor, "y"],
         raise ValueError(f"logprobs and scores must both be [Y]; got {tuple(logprobs.shape)} and {tuple(scores.shape)}")
     if type(n) is not int or n < 1:
         raise ValueError(f"n must be an integer of at least 1; got {n!r}")
-    given = checked(logprobs, "logprobs")
-    total = float(torch.logsumexp(given.double(), 0))
-    if not abs(total) < 1e-4:
-        raise ValueError(
-            f"logprobs must be a law, with probabilities that sum to 1; they sum to {math.exp(min(total, 700.0)):.6g}"
-        )
-    possible = given > float("-inf")
-    p = given[possible].double() - total
+    law = _normalised(logprobs)
+    possible = law > float("-inf")
+    p = law[possible]
     classes, member = checked(scores, "scores", possible)[possible].unique(return_inverse=True)  # in ascending order
     top = p.new_full(classes.shape, float("-inf")).scatter_reduce(0, member, p, "amax")
     mass = top + torch.zeros_like(top).index_add(0, member, (p - top[member]).exp()).log()
@@ -123,9 +118,9 @@ def best_of_n_logprobs(logprobs: Float[Tensor, "y"], scores: Float[Tensor, "y"],
     # (1 - P/F)^n is 0 in the lowest class, where P = F up to rounding.
     lost = n * torch.log1p(-(mass - below).clamp(max=0).exp())
     chosen = n * below + torch.log(-torch.expm1(lost))
-    result = torch.full_like(given.double(), float("-inf"))
+    result = torch.full_like(law, float("-inf"))
     result[possible] = (chosen - mass)[member] + p
-    return result.to(given.dtype)
+    return result.to(torch.promote_types(logprobs.dtype, torch.float32))
 
 
 def best_of_n_kl(logprobs: Float[Tensor, "y"], scores: Float[Tensor, "y"], n: int) -> Float[Tensor, ""]:
@@ -140,10 +135,11 @@ def best_of_n_kl(logprobs: Float[Tensor, "y"], scores: Float[Tensor, "y"], n: in
     Raises: ValueError as best_of_n_logprobs does.
     Source: Beirami et al. 2024 (arXiv 2401.01879), which disproves the equality.
     """
-    p = checked(logprobs, "logprobs").double()
-    q = best_of_n_logprobs(p, scores, n)
+    q = best_of_n_logprobs(logprobs.double(), scores, n)
+    p = _normalised(logprobs)
     counted = q.exp() > 0  # what best-of-n never selects, 0 log 0, adds nothing
-    return (q[counted].exp() * (q[counted] - p[counted])).sum().to(torch.promote_types(logprobs.dtype, torch.float32))
+    kl = (q[counted].exp() * (q[counted] - p[counted])).sum().clamp(min=0)  # rounding must not make it negative at n = 1
+    return kl.to(torch.promote_types(logprobs.dtype, torch.float32))
 
 
 def best_of_n_kl_bound(n: int) -> float:
@@ -156,3 +152,14 @@ def best_of_n_kl_bound(n: int) -> float:
 def _check_size(n: int, size: int) -> None:
     if type(n) is not int or not 1 <= n <= size:
         raise ValueError(f"n must be an integer in 1..{size}, the number of samples; got {n!r}")
+
+
+def _normalised(logprobs: Float[Tensor, "y"]) -> Float[Tensor, "y"]:
+    """The law in float64, whose probabilities must sum to 1 as nearly as float32 can tell."""
+    law = checked(logprobs, "logprobs").double()
+    total = float(torch.logsumexp(law, 0))
+    if not abs(total) < 1e-4:
+        raise ValueError(
+            f"logprobs must be a law, with probabilities that sum to 1; they sum to {math.exp(min(total, 700.0)):.6g}"
+        )
+    return law - total

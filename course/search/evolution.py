@@ -8,6 +8,7 @@ import math
 import random
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Callable, Iterator, Literal, Sequence
 
 OPERATIONS: dict[str, Callable[[float, float], float]] = {
@@ -40,7 +41,7 @@ class Program:
         if not math.isfinite(self.value) or (self.op == "x" and (self.value < 0 or self.value != int(self.value))):
             raise ValueError(f"value must be a finite number, the place of an input for x; got {self.value}")
 
-    @property
+    @cached_property
     def size(self) -> int:
         return 1 + sum(argument.size for argument in self.arguments)
 
@@ -63,21 +64,23 @@ def operation(op: str, left: Program, right: Program) -> Program:
     return Program(op, 0.0, (left, right))
 
 
-def execute(program: Program, inputs: Sequence[Number]) -> float:
-    """The value of the program on one data point; NaN where it has none (a division by 0, an overflow, a missing input)."""
+def execute(program: Program, rows: Sequence[Sequence[Number]]) -> list[float]:
+    """The program's output for each row of inputs; NaN where it has none (a division by 0, an overflow, a missing input)."""
     if program.op == "number":
-        return program.value
+        return [program.value] * len(rows)
     if program.op == "x":
         place = int(program.value)
-        return float(inputs[place]) if place < len(inputs) else math.nan
-    left, right = (execute(argument, inputs) for argument in program.arguments)
-    if math.isnan(left) or math.isnan(right):
-        return math.nan  # min and max would let a NaN vanish
-    try:
-        result = OPERATIONS[program.op](left, right)
-    except (ZeroDivisionError, OverflowError):
-        return math.nan
-    return result if math.isfinite(result) else math.nan
+        return [float(row[place]) if place < len(row) else math.nan for row in rows]
+    left, right = (execute(argument, rows) for argument in program.arguments)
+    operate, results = OPERATIONS[program.op], []
+    for a, b in zip(left, right):
+        try:
+            # min and max would let a NaN vanish.
+            result = math.nan if math.isnan(a) or math.isnan(b) else operate(a, b)
+        except ZeroDivisionError:
+            result = math.nan
+        results.append(result if math.isfinite(result) else math.nan)
+    return results
 
 
 def error_score(points: Sequence[Point]) -> Callable[[Program], float]:
@@ -85,11 +88,13 @@ def error_score(points: Sequence[Point]) -> Callable[[Program], float]:
     if not points:
         raise ValueError("points must hold at least one data point; got none")
 
+    rows, targets = [inputs for inputs, _ in points], [target for _, target in points]
+
     def evaluate(program: Program) -> float:
-        errors = [execute(program, inputs) - target for inputs, target in points]
+        errors = [output - target for output, target in zip(execute(program, rows), targets)]
         if any(not abs(e) < 1e150 for e in errors):  # NaN, or a square that overflows
             return -math.inf
-        return -math.fsum(e * e for e in errors) / len(errors)
+        return 0.0 - math.fsum(e * e for e in errors) / len(errors)
 
     return evaluate
 
@@ -124,13 +129,13 @@ def evolve(
     offspring: int,
     seed: int,
     crossover: float = 0.3,
-    longest: int = 31,
+    longest: int = 15,
 ) -> Iterator[Generation]:
     """Generation 0 of random programs, then `generations` more, each proposed from the survivors of the one before.
 
-    The survivors are the best of parents and children together, of different text, the older one among equals: so the best score
-    never falls. crossover: share of the proposals made from two parents. longest: nodes of the longest program that is executed;
-    a longer proposal is recorded with score -inf.
+    The survivors are the best of parents and children together, no program twice, the shorter one among equal scores and then the
+    older one: so the best score never falls. crossover: share of the proposals made from two parents. longest: nodes of the
+    longest program that is executed; a longer proposal is recorded with score -inf.
     """
     for name, value, low in (
         ("inputs", inputs, 1),
@@ -194,7 +199,7 @@ def _survivors(candidates: Sequence[Candidate], count: int) -> tuple[Candidate, 
     different: dict[Program, Candidate] = {}
     for candidate in candidates:
         different.setdefault(candidate.program, candidate)
-    return tuple(sorted(different.values(), key=lambda c: (-c.score, c.id))[:count])
+    return tuple(sorted(different.values(), key=lambda c: (-c.score, c.program.size, c.id))[:count])
 
 
 def _tournament(kept: Sequence[Candidate], rng: random.Random) -> Candidate:
@@ -267,8 +272,9 @@ def filter_cluster_select(
         raise ValueError(f"submissions must be an integer of at least 1; got {submissions!r}")
     clusters: dict[tuple, list[Program]] = defaultdict(list)
     for program in programs:
-        if all(abs(execute(program, inputs) - target) <= 1e-9 for inputs, target in examples):
-            behaviour = tuple(repr(round(execute(program, probe), 9)) for probe in probes)  # text, so that NaN equals NaN
+        outputs = execute(program, [inputs for inputs, _ in examples])
+        if all(abs(output - target) <= 1e-9 for output, (_, target) in zip(outputs, examples)):
+            behaviour = tuple(f"{output:.9g}" for output in execute(program, probes))  # as text, NaN equals NaN
             clusters[behaviour].append(program)
     groups = sorted(clusters.values(), key=len, reverse=True)
     chosen = tuple(min(group, key=lambda p: p.size) for group in groups[:submissions])

@@ -31,8 +31,8 @@ def frontier_table(
     other row dominates this one in (total, gold).
     Best-of-n selects among the first n by score, the first among equals. It judges what it samples, but for n = 1, where there is
     nothing to choose.
-    Raises: ValueError if a tensor is missing, shapes do not fit, a size is not in 1..M, or a number is negative or not finite where
-    it may not be.
+    Raises: ValueError if a tensor is missing, shapes do not fit, a size is not in 1..M, or a number is negative or not finite
+    where it may not be.
     Source: Nakano et al. 2021 (arXiv 2112.09332), compute-efficient best-of-n; the columns keep the accounts of training and
     inference apart.
     """

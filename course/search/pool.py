@@ -104,5 +104,5 @@ def stack_trained(
             raise ValueError(f"{name} must have one number per seed, {len(pools)}; got {len(tokens)}")
     return {
         **{name: x[..., 0] for name, x in stacked.items()},
-        **{name: torch.tensor(tokens, dtype=torch.int64) for name, tokens in spent.items()},
+        **{name: torch.tensor(tokens, dtype=torch.int64, device=stacked["tokens"].device) for name, tokens in spent.items()},
     }

@@ -145,7 +145,7 @@ class _Node:
 
     def update(self) -> None:
         """From its tactics: proved by a tactic all of whose goals are, dead if all tactics are, else as cheap as the best one tried."""
-        live = [e for e in self.edges if not e.dead]
+        self.edges = live = [e for e in self.edges if not e.dead]
         done = [e for e in live if e.children is not None and all(c.proof is not None for c in e.children)]
         if done:
             best = min(done, key=lambda e: e.cost)
@@ -181,9 +181,12 @@ class _Tree:
     def finished(self) -> bool:
         return self.root.proof is not None or self.root.dead
 
-    def advance(self, budget: int) -> None:
+    def spent(self, budget: int, total: int | None) -> bool:
+        return self.calls >= budget or (total is not None and self.calls + self.read_tokens >= total)
+
+    def advance(self, budget: int, total: int | None) -> None:
         """Try tactics until there are goals that the network has not read, the search is over, or the budget is spent."""
-        while not self.unread and not self.finished and self.calls < budget:
+        while not self.unread and not self.finished and not self.spent(budget, total):
             node = self.root
             while True:
                 node.visits += 1
@@ -196,7 +199,7 @@ class _Tree:
 
     def _choose(self, node: _Node) -> _Edge:
         bonus = self.exploration * node.visits**0.5
-        return max((e for e in node.edges if not e.dead), key=lambda e: bonus * e.prior / (1 + e.visits) - e.cost)
+        return max(node.edges, key=lambda e: bonus * e.prior / (1 + e.visits) - e.cost)
 
     def _try(self, edge: _Edge) -> None:
         self.calls += 1
@@ -248,7 +251,14 @@ class _Tree:
 
 
 def guided_search(
-    goals: Sequence, tactics: Sequence, kernel: Kernel, guide: Guide, *, budget: int | Sequence[int], exploration: float = 2.0
+    goals: Sequence,
+    tactics: Sequence,
+    kernel: Kernel,
+    guide: Guide,
+    *,
+    budget: int,
+    total: int | None = None,
+    exploration: float = 2.0,
 ) -> list[SearchResult]:
     """One AND-OR search for each goal, side by side, so that the network reads the goals of all of them in one batch.
 
@@ -257,25 +267,23 @@ def guided_search(
         cost of a tactic tried = 1 + greatest cost of its goals;  of a goal = least cost of its tried tactics, else the guess
 
     Shapes and units: guide(goals) -> (priors [n][tactics], guessed costs [n], tokens read [n]); budget in kernel calls for each
-    goal, an invalid tactic included. The weights behind the guide are read and never changed.
+    goal, an invalid tactic included; total: a second limit for each goal, on ProofCompute.total, None for none. The weights behind the guide are read and never changed.
     Reduces to: breadth-first search, roughly, under a guide that knows nothing.
-    Raises: ValueError if a budget is not positive.
+    Raises: ValueError if budget is not positive.
     Source: PUCT as in AlphaZero (Silver et al. 2018); AND-OR search and costs after AlphaProof; the details are ours.
     """
-    budgets = [budget] * len(goals) if isinstance(budget, int) else list(budget)
-    if len(budgets) != len(goals) or min(budgets, default=1) < 1:
-        raise ValueError(f"budget must be positive, for each of {len(goals)} goals; got {budget}")
+    if budget < 1:
+        raise ValueError(f"budget must be at least 1 kernel call; got {budget}")
     trees = [_Tree(goal, tactics, kernel, exploration) for goal in goals]
-    active = list(zip(trees, budgets))
+    active = trees
     while active:
-        wanted = [dict.fromkeys(node.goal for node in tree.unread) for tree, _ in active]
+        wanted = [dict.fromkeys(node.goal for node in tree.unread) for tree in active]
         new = [goal for asked in wanted for goal in asked]
         answers = zip(new, *guide(new))
-        for (tree, _), asked in zip(active, wanted):
+        for tree, asked in zip(active, wanted):
             tree.read([next(answers) for _ in asked])
-        for tree, limit in active:
-            tree.advance(limit)
-        active = [(tree, limit) for tree, limit in active if tree.unread and tree.calls < limit]
+            tree.advance(budget, total)
+        active = [tree for tree in active if tree.unread and not tree.spent(budget, total)]
     return [tree.result() for tree in trees]
 
 
@@ -285,7 +293,9 @@ class Prover(nn.Module):
     `encode` turns a goal into token ids; a tactic is one token, tactics[i] being first_tactic + i.
     """
 
-    def __init__(self, config: DecoderConfig, encode: Callable[[Any], tuple[int, ...]], first_tactic: int, tactics: int, seed: int):
+    def __init__(
+        self, config: DecoderConfig, encode: Callable[[Any], tuple[int, ...]], first_tactic: int, tactics: int, seed: int
+    ):
         super().__init__()
         self.value = ScalarHead(Decoder(config, seed), seed)
         self.encode, self.first_tactic, self.tactics = encode, first_tactic, tactics

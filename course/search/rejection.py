@@ -50,7 +50,7 @@ def select(
     judge: str,
     family: Callable[[Ids], str],
     keep: int = 1,
-    minimum: float | None = None,
+    minimum: float | int | None = None,
 ) -> Selection:
     """The `keep` best samples of each group that reach the minimum, as demonstrations, and the log of all samples.
 

@@ -1,8 +1,8 @@
 """Sums in steps, in a language of a few dozen words: a solution may be wrong in the middle and right at the end.
 
-A prompt is `<bos> 3 + 4 + 5 =`, a solution `3 + 4 = 7 ; 7 + 5 = 12 ; <end>`. A simulated solver slips: it miscounts, copies a
-total wrongly, or adds another term, and then goes on from what it wrote. Two slips may cancel. A checker says of every step, and
-of the last total, whether it is right; neither answer follows from the other.
+A prompt is `<bos> 3 + 2 + 1 =`, a solution `3 + 2 = 5 ; 5 + 1 = 6 ; <end>`. A simulated solver slips and then goes on from what it
+wrote. Two slips may cancel. A checker says of every step, and of the last total, whether it is right; neither follows from the
+other: a right answer may stand on two wrong steps, and a wrong answer on steps that are right but for one.
 """
 
 import random
@@ -12,8 +12,8 @@ from typing import Sequence
 from course.tasks.records import Batch, Ids, Provenance, StepTrace, batch_of
 
 SPECIAL = ("<pad>", "<bos>", "<end>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
-LARGEST_TERM, MIN_TERMS, MAX_TERMS = 5, 3, 6
-LARGEST_TOTAL = 36  # room above the largest sum, for slips
+LARGEST_TERM, MIN_TERMS, MAX_TERMS = 3, 3, 4
+LARGEST_TOTAL = 15  # room above the largest sum, for slips
 NUMBERS = tuple(str(i) for i in range(LARGEST_TOTAL + 1))
 WORDS = NUMBERS + ("+", "=", ";")
 
@@ -79,35 +79,30 @@ def problems(n: int, seed: int) -> list[Problem]:
 class Solver:
     """A cheap stand-in for a policy: adds from left to right, with slips, and goes on from what it wrote.
 
-    Chances per step: slip, the new total is off by one or two; copy, the total is taken over wrongly, off by one or two; swap,
-    another term is added than the one that is due. mend: chance, once a total is wrong, that a step slips back to the right one,
-    as a writer does who knows what must come out; such a solution ends rightly and holds two wrong steps.
+    slip: chance per step that the new total is off by one or two. mend: chance, once a total is wrong, that the next step slips
+    to the right one, as a writer's does who knows what must come out; such a solution has the right answer and two wrong steps.
     """
 
     version: str
     slip: float
-    copy: float = 0.0
-    swap: float = 0.0
     mend: float = 0.0
 
     def __post_init__(self) -> None:
-        if any(not 0 <= p <= 1 for p in (self.slip, self.copy, self.swap, self.mend)):
-            raise ValueError(f"slip, copy, swap and mend must be probabilities; got {self}")
+        if not (0 <= self.slip <= 1 and 0 <= self.mend <= 1):
+            raise ValueError(f"slip and mend must be probabilities; got {self.slip} and {self.mend}")
 
     def write(self, problem: Problem, rng: random.Random) -> Ids:
         """The response to the problem's prompt, `<end>` included."""
         total, true, words = problem.terms[0], problem.terms[0], []
         for term in problem.terms[1:]:
-            true += term
-            start = _off(total, rng) if rng.random() < self.copy else total
-            added = rng.randint(1, LARGEST_TERM) if rng.random() < self.swap else term
-            total = min(start + added, LARGEST_TOTAL)
+            start, true = total, true + term
+            total = min(start + term, LARGEST_TOTAL)
             slips, mends = rng.random() < self.slip, rng.random() < self.mend
-            if total != true and mends:
+            if mends and total != true:
                 total = true
             elif slips:
                 total = _off(total, rng)
-            words += [ZERO + start, PLUS, ZERO + added, EQUALS, ZERO + total, STOP]
+            words += [ZERO + start, PLUS, ZERO + term, EQUALS, ZERO + total, STOP]
         return (*words, END)
 
 
@@ -116,7 +111,7 @@ def _off(number: int, rng: random.Random) -> int:
 
 
 CAREFUL = Solver("careful", slip=0.0)
-SLOPPY = Solver("sloppy", slip=0.15, copy=0.05, swap=0.05, mend=0.2)
+SLOPPY = Solver("sloppy", slip=0.25, mend=0.3)
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def grpo(
             kl=float((logp_old - logp_reference).sum(1).mean()),
             entropy=-float(logp_old[actions].mean()),
             length=rollout.tokens / len(rollout),
-            loss=sum(said[: config.micro_batches]),
+            loss=sum(said[: config.micro_batches], 0.0),
             clip_fraction=float(torch.cat(clipped).float().mean()) if clipped else 0.0,
             kept_groups=selected.kept if config.dynamic_sampling else selected.kept + selected.dropped,
             dropped_groups=selected.dropped,

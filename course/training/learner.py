@@ -4,7 +4,7 @@ import copy
 import json
 import os
 from pathlib import Path
-from typing import Iterator, Mapping
+from typing import Iterable, Mapping
 
 from jaxtyping import Float
 from safetensors import safe_open
@@ -41,7 +41,7 @@ class Learner:
         for module in self.modules.values():
             module.train()
 
-    def descend(self, losses: Iterator[Float[Tensor, ""]], *, factor: float = 1.0, clip: float = 1.0) -> float:
+    def descend(self, losses: Iterable[Float[Tensor, ""]], *, factor: float = 1.0, clip: float = 1.0) -> float:
         """One optimiser step down the sum of the losses, one backward pass each; returns the gradient's norm before clipping.
 
         factor multiplies the learning rate. The losses of micro-batches must already be divided by the whole step's count.

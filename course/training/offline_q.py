@@ -116,7 +116,7 @@ def offline_q(
         loss = 0.5 * bellman
         expectile = torch.zeros(())
         if config.method == "ilql":
-            expectile = masked_mean(expectile_loss(slow_q[:, :-1].gather(-1, taken)[..., 0] - v, config.tau), actions)
+            expectile = expectile_loss(slow_q[:, :-1].gather(-1, taken)[..., 0] - v, config.tau, actions)
             loss = loss + expectile
         if config.method != "q":
             loss = loss + config.penalty * conservative

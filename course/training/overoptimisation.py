@@ -117,3 +117,41 @@ def run_of(seed: int, healthy: bool, steps: Sequence[tuple[PpoStep, Mapping[str,
         gold.append(mean(w["gold"] for _, w in window))
         reward.append(mean(w["training_reward"] for _, w in window))
     return Run(seed, healthy, tuple(history), tuple(gold), tuple(reward))
+
+
+WINDOW, MOVED, GAIN = 3, 2.0, 0.05
+
+
+def overoptimisation_alarm(history: Sequence[Mapping[str, float]]) -> int | None:
+    """The step at which the last entry of a history shows that the policy is paying KL for nothing, or None.
+
+        alarm if  kl_t - kl_(t-3) > 2 nats  and  score_t - score_(t-3) < 0.05 * (kl_t - kl_(t-3))
+
+    history: entries of {step, kl, entropy, length, repetition, heldout_score} up to now. While training helps, the judge that is not
+    trained on rises steeply with KL; once a policy exploits its own reward, KL grows and that judge no longer follows.
+    Shapes and units: kl in nats per response, score in standard deviations of the reference's; entries are WINDOW apart.
+    Reduces to: None for a history of at most three entries, and for one whose KL stays within 2 nats.
+    Raises: ValueError if an entry lacks kl, heldout_score or step.
+    Source: exit test of level 2; the law of reward against the square root of KL, Gao et al. 2022 (arXiv 2210.10760).
+    """
+    missing = {"step", "kl", "heldout_score"} - set(history[-1]) if history else set()
+    if missing:
+        raise ValueError(f"history must have step, kl and heldout_score in every entry; the last one lacks {sorted(missing)}")
+    if len(history) <= WINDOW:
+        return None
+    now, before = history[-1], history[-1 - WINDOW]
+    moved = now["kl"] - before["kl"]
+    gained = now["heldout_score"] - before["heldout_score"]
+    return int(now["step"]) if moved > MOVED and gained < GAIN * moved else None
+
+
+def first_alarm(run: Run, alarm: Callable[[list[dict[str, float]]], int | None]) -> int | None:
+    """The entry at which a detector first speaks, shown one prefix after the other."""
+    entries = [asdict(entry) for entry in run.history]
+    return next((i for i in range(len(entries)) if alarm(entries[: i + 1]) is not None), None)
+
+
+def in_time(run: Run, alarm: Callable[[list[dict[str, float]]], int | None]) -> bool:
+    """Whether the first alarm of a run comes after gold's peak and before the run's end."""
+    entry = first_alarm(run, alarm)
+    return entry is not None and run.peak < entry < len(run.history) - 1

@@ -91,7 +91,8 @@ def policy_gradient(
             logp = score(learner["actor"], part.tokens, part.attention_mask, sampling.temperature)
             value = loss(logp, advantage[rows][:, None].expand_as(logp), actions[rows], len(part))
             if critic is not None:
-                told = critic_loss(_prompt_value(critic, part), returns[rows], torch.ones(len(part), dtype=torch.bool))
+                guess = _prompt_value(critic, part)[:, None]
+                told = critic_loss(guess, returns[rows][:, None], torch.ones_like(guess, dtype=torch.bool))
                 critic_losses.append(float(told.detach()))
                 value = value + config.critic_weight * told
             norms.append(learner.descend([value], clip=config.clip_norm))

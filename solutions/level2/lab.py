@@ -353,6 +353,22 @@ check(test_generalized_advantage_estimation)
 # <code>sum((gamma * lam) ** (k - n) * delta[k] for k in range(n, len(delta)))</code>. </details>
 
 # %% [markdown]
+# How far does a reward reach back? Move $\gamma$ and $\lambda$; with `truncated` at 1 the first of the two episodes was cut off.
+
+# %% tags=["experiment"]
+from course.figures import training as figures
+from course.figures.widgets import sliders
+
+sliders(
+    lambda gamma, lam, truncated: figures.gae_explorer(
+        generalized_advantage_estimation, gamma=gamma, gae_lambda=lam, truncated=truncated
+    ),
+    gamma=(0.5, 1.0, 0.05, 1.0),
+    lam=(0.0, 1.0, 0.05, 0.8),
+    truncated=(0, 1, 1, 0),
+)
+
+# %% [markdown]
 # {{card whiten}}
 #
 # Advantages come in the units of the reward. PPO implementations usually bring them to mean 0 and variance 1 before the update, so that one learning rate does
@@ -512,10 +528,11 @@ check(clip_report)
 # Move advantage and $\epsilon$: the flat side of the surrogate is where a token stops teaching.
 
 # %% tags=["experiment"]
-from course.figures import say, training as figures
-from course.figures.widgets import sliders
-
-# EXPLORER_PPO
+sliders(
+    lambda advantage, eps: figures.ppo_clip_explorer(ppo_actor_loss, advantage=advantage, eps=eps),
+    advantage=(-2.0, 2.0, 0.25, 1.0),
+    eps=(0.05, 0.5, 0.05, 0.2),
+)
 
 # %% [markdown]
 # {{card critic_loss}}
@@ -823,3 +840,537 @@ check(overlong_penalty)
 # <details><summary>Hint 1: a question</summary> What does a response of exactly L - b tokens cost, and one of L tokens? </details>
 # <details><summary>Hint 2: where to look</summary> One straight line, clamped at both ends. </details>
 # <details><summary>Hint 3: almost code</summary> <code>-((length - (L - b)) / b).clamp(0, 1)</code> </details>
+
+# %% [markdown]
+# ## Before you train: probes
+#
+# A training curve that rises proves little. A wrong sign in the KL cost, a baseline that contains its own sample, a critic trained on padding: each of these
+# learns *something*. So before any training, solve problems whose answer you know. The package has eight (`course/training/probes.py`). Most of them take
+# the noise out: a batch that holds every outcome in proportion to its probability makes the sample mean equal to the expectation, and what is left
+# is right to nine digits or wrong. The last one is the whole chain: nine possible responses of two tokens, KL in the reward, exact gradient steps. You know
+# from level 1 where it must end: at $\pi_{\text{ref}}\,e^{r/\beta}/Z$.
+
+# %% tags=["experiment"]
+from course.figures import bandit as pictures, say
+from course.training.probes import run_probes
+
+mine = {
+    "shaped_token_rewards": shaped_token_rewards,
+    "generalized_advantage_estimation": generalized_advantage_estimation,
+    "whiten": whiten,
+    "ppo_actor_loss": ppo_actor_loss,
+    "critic_loss": critic_loss,
+    "group_relative_advantages": group_relative_advantages,
+    "leave_one_out_advantages": leave_one_out_advantages,
+    "aggregate": aggregate,
+}
+probed = run_probes(mine)
+
+
+def some(numbers):
+    return ", ".join(f"{x:.3g}" for x in numbers[:3]) + (" ..." if len(numbers) > 3 else "")
+
+
+say(
+    "| probe | the problem | should be | is | | if this one fails, look here |\n|---|---|---|---|---|---|\n"
+    + "\n".join(
+        f"| **{p.name}** | {p.problem} | {some(p.expected)} | {some(p.got)} | {'✓' if p.passed else '✗'} | {p.look} |" for p in probed
+    )
+)
+
+# %% [markdown]
+# ### Experiment A · Which probe rings?
+#
+# A smoke detector is tested with smoke. We break one of your functions at a time, in nine ways, and run all probes on each.
+#
+# **Predict before you run:** in most rows exactly one probe rings. In one row several do, and in one row none. Which?
+
+# %%
+prediction_a = ""  # for example "several: the wrong sign; none: the mean of means"
+
+# %% tags=["experiment"]
+from tqdm.auto import tqdm
+
+FAULTS = {
+    "KL turned round": {"shaped_token_rewards": lambda p, q, m, s, beta: shaped_token_rewards(q, p, m, s, beta)},
+    "score at every action": {"shaped_token_rewards": lambda p, q, m, s, beta: shaped_token_rewards(p, q, m, 0 * s, beta) + m * s[:, None]},
+    "timeout = failure": {
+        "generalized_advantage_estimation": lambda r, v, over, cut, f, m, **rest: generalized_advantage_estimation(
+            r, v, over | cut, cut & ~cut, f, m, **rest
+        )
+    },
+    "the larger term": {"ppo_actor_loss": lambda n, o, a, m, clip_eps=0.2: -ppo_actor_loss(n, o, -a, m, clip_eps)},
+    "wrong sign": {"ppo_actor_loss": lambda n, o, a, m, clip_eps=0.2: -ppo_actor_loss(n, o, a, m, clip_eps)},
+    "old = new, recomputed": {"ppo_actor_loss": lambda n, o, a, m, clip_eps=0.2: ppo_actor_loss(n, n.detach(), a, m, clip_eps)},
+    "eps is 0.2 whatever you say": {"ppo_actor_loss": lambda n, o, a, m, clip_eps=0.2: ppo_actor_loss(n, o, a, m, 0.2)},
+    "itself in the baseline": {"leave_one_out_advantages": lambda r, g: group_relative_advantages(r, g, scale="none")},
+    "mean of means": {"aggregate": lambda x, m, how, denominator=None: aggregate(x, m, how=how)},
+}
+matrix = {"yours": probed}
+for name, fault in tqdm(FAULTS.items(), desc="faults"):
+    matrix[name] = run_probes(mine | fault)
+rings = {name: [p.name for p in row if not p.passed] for name, row in matrix.items()}
+silent = [name for name in FAULTS if not rings[name]]
+pictures.probe_matrix(matrix, title=f"{len(FAULTS) - len(silent)} of {len(FAULTS)} faults ring; the eight probes don't notice {', '.join(silent) or 'none'}")
+
+# %% tags=["experiment"]
+loud = [f"{name} ({', '.join(found)})" for name, found in rings.items() if len(found) > 1]
+say(
+    f"**What came out.** Your own functions ring {len(rings['yours'])} probes. More than one rings for: {'; '.join(loud) or 'no fault'}. None rings for: "
+    f"{', '.join(silent) or 'no fault'}. You predicted: {prediction_a or 'nothing'}."
+)
+
+# %% [markdown]
+# **What the figure cannot show:** that an operator is right. A probe is one problem, and what its problem doesn't vary it can't see: all of these use
+# one clip width. Where a fault rings nothing, write the probe that would ring. Where one rings several, start with the simplest problem that rings.
+# The checks of the exercises vary more than the probes do, and know nothing of how the pieces are put together.
+
+# %% [markdown]
+# ## Part E · Training
+#
+# The task is the film reviews of level 1: a prompt `the movie`, a response of at most 24 words. A small decoder was fine-tuned on clean reviews; it is the
+# actor's start and the frozen reference. A reward model was trained on 1024 comparisons of its samples by an annotator *who never errs*. A second judge, the
+# **auditor**, was trained on other comparisons and reads scores in another way; nobody trains on it. **Gold** is a formula, known to us and to nobody in the
+# experiment. Reward and auditor are in units of their standard deviation over the reference's samples.
+#
+# All the mathematics of a step is yours: `shaped_token_rewards`, `generalized_advantage_estimation`, `whiten`, `ppo_actor_loss`, `critic_loss`. Read
+# `course/training/ppo.py`, one screen, before you go on. Note where the old log-probabilities come from: they were recorded while the responses were
+# sampled, and no update recomputes them.
+#
+# At scale the four networks are a matter of memory: with 16-bit weights and Adam a trained parameter takes 18 bytes and a frozen one 2, so that an actor of
+# 7 billion parameters takes 126 GB before the first activation, and a critic as much again. [I: arithmetic, not a report.]
+
+# %% tags=["experiment"]
+import dataclasses
+
+from course.tasks import reviews
+from course.training.bandit import prepare
+from course.training.overoptimisation import PUSHED, STEPS, pushed_run, run_of
+from course.training.ppo import PpoOperators
+
+with tqdm(total=1, desc="policy, reward model, auditor") as bar:
+    bandit = prepare(SEED)
+    bar.update()
+
+# %% [markdown]
+# ### Experiment B · Push until it breaks
+#
+# PPO with a low price of KL, 48 steps of 128 responses. Beside each step we ask the auditor and gold what they think of the same responses, and draw all three on
+# one axis. *Your* `clip_report` reads the ratios at the end of each step, for two types of action: words inside a response, and its last token.
+#
+# **Predict before you run:** the training reward will rise. What does gold do, and roughly from which step on? Does the auditor, who was never
+# trained on, see it? What will the reviews look like?
+
+# %%
+prediction_b = ""  # for example "gold peaks at step 20; the auditor falls with it; very long"
+
+# %% tags=["experiment"]
+reports, texts = [], []
+
+
+def watched_actor_loss(logp_new, logp_old, advantage, action_mask, clip_eps=0.2):
+    last = action_mask & ~F.pad(action_mask, (0, 1))[:, 1:]
+    reports.append(clip_report(logp_new, logp_old, advantage, action_mask, last.int(), clip_eps))
+    return ppo_actor_loss(logp_new, logp_old, advantage, action_mask, clip_eps)
+
+
+def watched_reward(batch):
+    texts.append(reviews.text(batch.response(0)))
+    return bandit.reward(batch)
+
+
+operators = PpoOperators(shaped_token_rewards, generalized_advantage_estimation, whiten, watched_actor_loss, critic_loss)
+seen = []
+for step in tqdm(
+    pushed_run(dataclasses.replace(bandit, reward=watched_reward), operators=operators, beta=PUSHED), total=STEPS, desc="PPO, pushed"
+):
+    seen.append(step)
+run = run_of(SEED, False, seen)
+entry = run.history[run.peak]
+figures.overoptimisation(
+    [run.to_json()],
+    title=f"Training reward rises to {run.training_reward[-1]:.1f}; gold peaks at {run.gold[run.peak]:.2f} in step {entry.step}, ends at {run.gold[-1]:.2f}",
+    unit="reward, auditor: z units; gold: utility",
+)
+
+# %% tags=["experiment"]
+per_step = len(reports) // len(seen)
+figures.ratio_diagnostics(
+    [step.step + 1 for step, _ in seen],
+    reports[per_step - 1 :: per_step],
+    title=f"Median ratio near 1 throughout; the greatest reaches {max(r['all']['ratio_max'] for r in reports):.1f}",
+    clip_eps=0.2,
+    names={0: "inside the response", 1: "its last token"},
+)
+
+# %% tags=["experiment"]
+shown = sorted({0, entry.step - 1, len(texts) - 1})
+say(
+    f"**What came out.** From the peak of gold to the end, gold changed by {run.gold[-1] - run.gold[run.peak]:+.2f}, the training reward by "
+    f"{run.training_reward[-1] - run.training_reward[run.peak]:+.2f}, the auditor's score by {run.history[-1].heldout_score - entry.heldout_score:+.2f} and KL by "
+    f"{run.history[-1].kl - entry.kl:+.1f} nats. You predicted: {prediction_b or 'nothing'}.\n\n| step | the first response of the batch |\n|---|---|\n"
+    + "\n".join(f"| {i + 1} | {texts[i].replace('<end>', '').strip()} |" for i in shown)
+)
+
+# %% [markdown]
+# **What the figure cannot show:** when to stop, if you don't have gold. Outside a toy nobody has it. It is one seed, and where the peak lies differs between seeds
+# (the exit test has ten). Nor can it show that the labels were at fault: they were right, all of them. The reward model was right about the reviews that it was shown, and nobody had
+# shown it what it was then asked about. Whether the auditor follows gold down, stays flat or goes on rising depends on what *its* training had seen.
+
+# %% [markdown]
+# ### Experiment C · A law with a range
+#
+# Anthropic's report on a helpful and harmless assistant observed that preference reward grows about linearly with $\sqrt{\mathrm{KL}}$ over much of a run [D]. It is an
+# observation, not a theorem. In one case it is exact: with a normal reference and a linear reward the optimum at distance KL earns $\sqrt{2\,\mathrm{KL}}$. We fit
+# $r\approx a\sqrt{\mathrm{KL}}+b$ to the run you have just made, to its training reward and, up to the peak and over the whole run, to gold.
+#
+# **Predict before you run:** is the training reward a straight line in $\sqrt{\mathrm{KL}}$? Is gold, before its peak? If you fit a line to gold before the peak, by how much does
+# it miss the end?
+
+# %%
+prediction_c = ""
+
+# %% tags=["experiment"]
+from course.evidence.sqrt_kl import fit_sqrt_kl
+
+usable = [i for i, row in enumerate(run.history) if row.kl > 0]  # an estimate from samples can be negative near 0
+kl = torch.tensor([run.history[i].kl for i in usable], dtype=torch.float64)
+earned = torch.tensor([run.training_reward[i] for i in usable], dtype=torch.float64)
+worth = torch.tensor([run.gold[i] for i in usable], dtype=torch.float64)
+reward_fit = fit_sqrt_kl(kl, earned)
+figures.sqrt_kl_fit(kl, earned, reward_fit, title=f"Training reward: {reward_fit.a:.2f} ± {reward_fit.a_error:.2f} per sqrt(nat), {reward_fit.points} points")
+
+# %% tags=["experiment"]
+rising = [n for n, i in enumerate(usable) if i <= run.peak]
+lines = [f"training reward, whole run: {reward_fit}", f"gold, whole run: {fit_sqrt_kl(kl, worth)}"]
+missed = ""
+if len(rising) >= 3:
+    early = fit_sqrt_kl(kl[rising], worth[rising])
+    lines.append(f"gold, up to its peak: {early}")
+    missed = f" The line through gold before its peak promises {float(early.predict(kl[-1:])):.2f} at the end of the run; gold is {float(worth[-1]):.2f} there."
+say("**What came out.**\n\n" + "\n".join(f"- {line}" for line in lines) + f"\n\n{missed} You predicted: {prediction_c or 'nothing'}.")
+
+# %% [markdown]
+# **What the figure cannot show:** that the line goes on. The errors behind the ± treat neighbouring steps as independent, which they are not, so they are too small; a bend in the
+# right panel says more than they do. Nor can a line for the *reward* say anything about gold: it says what a unit of reward cost in distance, not what it was worth.
+
+# %% [markdown]
+# ### Experiment D · What the reward does not ask for
+#
+# The reward likes praise. A policy trained on it may forget how to write anything else, and no curve so far would show it. A frozen **capability suite** asks for what the reward
+# does not: legal next words, words of dislike, neutral words, and an unfavourable review preferred to its spoilt twin. It is made once and scored by likelihood; nothing is sampled.
+#
+# Two remedies, on and off: KL in the reward ($\beta$) and rehearsal of the fine-tuning text through *your* `ppo_ptx_loss`.
+#
+# **Predict before you run:** which remedy keeps the suite better, and which one costs more gold?
+
+# %%
+prediction_d = ""
+
+# %% tags=["experiment"]
+from course.feedback.capability import suite
+from course.objectives.supervised import sft_loss
+from course.training.bandit import own_samples
+from course.training.learner import Learner
+from course.training.ppo import PpoConfig, ppo
+
+frozen_suite = suite(SEED)
+rehearsal_text = reviews.corpus(1000, SEED + 400)
+probe_prompts = reviews.prompts(128, SEED + 500)
+
+
+def rehearsal_loss(logits, tokens, mask):
+    return sft_loss(logits, tokens, mask, normalize="token")
+
+
+def measure(actor):
+    return {"capability": frozen_suite.score(actor), "gold": float(reviews.gold(own_samples(actor, probe_prompts, SEED + 501)).mean())}
+
+
+operators = PpoOperators(
+    shaped_token_rewards, generalized_advantage_estimation, whiten, ppo_actor_loss, critic_loss, ppo_ptx_loss, rehearsal_loss
+)
+BREADTH_STEPS, ARMS = 24, {"neither": (0.0, 0.0), "KL": (0.2, 0.0), "rehearsal": (0.0, 1.0), "KL and rehearsal": (0.2, 1.0)}
+breadth = {}
+with tqdm(total=BREADTH_STEPS * len(ARMS), desc="PPO and PPO-ptx") as bar:
+    for name, (beta, weight) in ARMS.items():
+        learner = Learner({"actor": bandit.actor(), "critic": bandit.critic()}, lr=5e-4)
+        curve = {"step": [], "capability": [], "gold": []}
+        for step in ppo(
+            learner, bandit.policy, bandit.reward, bandit.prompts(64), operators=operators,
+            config=PpoConfig(beta=beta, rehearsal_weight=weight, rehearsal_rows=32 if weight else 0),
+            sampling=bandit.sampling, steps=BREADTH_STEPS, seed=SEED, rehearsal=rehearsal_text,
+        ):  # fmt: skip
+            bar.update()
+            if (step.step + 1) % 4 == 0:
+                for key, value in {"step": step.step + 1, **measure(learner["actor"])}.items():
+                    curve[key].append(value)
+        breadth[name] = curve
+before = measure(bandit.policy)
+pictures.breadth(
+    breadth, before, title=f"Suite: {before['capability']:.2f} before; {breadth['neither']['capability'][-1]:.2f} with neither, {breadth['KL and rehearsal']['capability'][-1]:.2f} with both"
+)
+
+# %% tags=["experiment"]
+say(
+    f"**What came out.** Before training the suite gives {before['capability']:.2f} and gold {before['gold']:.2f}. After {BREADTH_STEPS} steps: "
+    + "; ".join(f"{name}: suite {c['capability'][-1]:.2f}, gold {c['gold'][-1]:.2f}" for name, c in breadth.items())
+    + f". The suite's digest is {frozen_suite.digest[:8]}; numbers with another digest are not comparable. You predicted: {prediction_d or 'nothing'}."
+)
+
+# %% [markdown]
+# **What the figure cannot show:** that these two are the remedies to have. The suite asks about the very text that is rehearsed, which flatters rehearsal: an ability that neither the
+# suite nor the rehearsal text contains can be lost without a trace. One seed, one strength of each remedy. And gold is measured on few samples, so differences of a tenth are luck.
+
+# %% [markdown]
+# ### Experiment E · Three methods, four switches, one budget
+#
+# PPO with a critic; RLOO with *your* `leave_one_out_advantages` and no ratio at all; GRPO with *your* `group_relative_advantages` and `aggregate`; and GRPO with each of DAPO's four
+# switches thrown alone, then with all four. The reward is a thumb: 1 if the reward model's score is above 0.5, else 0, so that groups without variation exist. All runs start from the same
+# policy and stop at the same number of **sampled tokens**.
+#
+# **Predict before you run:** which is ahead at equal sampled tokens? Which of the four switches changes the length of the reviews, and which changes *who is in the batch*?
+
+# %%
+prediction_e = ""
+
+# %% tags=["experiment"]
+from course.training.grpo import GrpoConfig, grpo
+from course.training.policy_gradient import PolicyGradientConfig, policy_gradient
+
+BUDGET, GROUP, PROMPTS, BETA, RATE = 16_000, 8, 16, 0.02, 1e-3
+
+
+def thumb(batch):
+    return (bandit.reward(batch) > 0.5).float()
+
+
+def scaled(rewards, group_id):
+    return group_relative_advantages(rewards, group_id, scale="std")
+
+
+def response_loss(logp, advantage, action_mask, responses):
+    return -torch.where(action_mask, logp * advantage, 0.0).sum() / responses
+
+
+def grpo_run(learner, **switches):
+    config = GrpoConfig(**{"group_size": GROUP, "beta": BETA, "how": "response"} | switches)
+    penalty = overlong_penalty if config.overlong_buffer else None
+    return grpo(
+        learner, bandit.policy, thumb, bandit.prompts(PROMPTS), advantages=scaled, aggregate=aggregate, overlong=penalty,
+        config=config, sampling=bandit.sampling, steps=200, seed=SEED,
+    )  # fmt: skip
+
+
+SWITCHES = {
+    "clip-higher": {"clip_high": 0.28},
+    "dynamic sampling": {"dynamic_sampling": True},
+    "token-level loss": {"how": "token"},
+    "overlong shaping": {"overlong_buffer": 12},
+}
+RUNS = {
+    "PPO": lambda learner: ppo(
+        learner, bandit.policy, thumb, bandit.prompts(PROMPTS * GROUP), operators=operators, config=PpoConfig(beta=BETA, epochs=1),
+        sampling=bandit.sampling, steps=200, seed=SEED,
+    ),
+    "RLOO": lambda learner: policy_gradient(
+        learner, bandit.policy, thumb, bandit.prompts(PROMPTS), advantages=lambda r, g, v: leave_one_out_advantages(r, g),
+        loss=response_loss, config=PolicyGradientConfig(beta=BETA, group_size=GROUP, minibatches=2), sampling=bandit.sampling,
+        steps=200, seed=SEED,
+    ),
+    "GRPO": grpo_run,
+    **{f"GRPO, {name}": (lambda learner, switch=switch: grpo_run(learner, **switch)) for name, switch in SWITCHES.items()},
+    "all four (DAPO)": lambda learner: grpo_run(learner, **{k: v for switch in SWITCHES.values() for k, v in switch.items()}),
+}  # fmt: skip
+curves, table = {}, {}
+with tqdm(total=BUDGET * len(RUNS), desc="sampled tokens", unit="tok") as bar:
+    for name, start in RUNS.items():
+        modules = {"actor": bandit.actor()} | ({"critic": bandit.critic()} if name == "PPO" else {})
+        curve, spent, trained, dropped = {"sampled": [], "reward": [], "kl": []}, 0, 0, 0
+        for step in start(Learner(modules, lr=RATE)):
+            spent, trained = spent + step.sampled, trained + step.trained
+            dropped += getattr(step, "dropped_groups", 0)
+            curve["sampled"].append(spent)
+            curve["reward"].append(step.reward)
+            curve["kl"].append(step.kl)
+            bar.update(step.sampled)
+            if spent >= BUDGET:
+                break
+        curves[name] = curve
+        table[name] = (len(curve["reward"]), spent, trained, dropped, step, float(reviews.gold(own_samples(modules["actor"], probe_prompts, SEED + 502)).mean()))
+best = max(curves, key=lambda name: curves[name]["reward"][-1])
+pictures.methods_at_equal_tokens(
+    curves, title=f"At {BUDGET // 1000} thousand sampled tokens {best} has most thumbs up, {curves[best]['reward'][-1]:.0%}", reward="share of thumbs up"
+)
+
+# %% tags=["experiment"]
+say(
+    "**What came out.**\n\n| run | steps | sampled | trained | groups without variation | thumbs up | KL, nats | tokens per review | gold |\n|---|---|---|---|---|---|---|---|---|\n"
+    + "\n".join(
+        f"| {name} | {steps} | {spent} | {trained} | {dropped} | {step.reward:.2f} | {step.kl:.1f} | {step.length:.1f} | {gold:.2f} |"
+        for name, (steps, spent, trained, dropped, step, gold) in table.items()
+    )
+    + f"\n\nYou predicted: {prediction_e or 'nothing'}."
+)
+
+# %% [markdown]
+# **What the figure cannot show:** which method is best. One seed, one learning rate for all, and equal *sampled* tokens are not equal cost: PPO trains a second network, dynamic
+# sampling pays for groups that it throws away, and its batches no longer follow the law of the prompts. The KL price does not mean the same in a reward (PPO, RLOO) as in a loss
+# (GRPO). To put a difference down to a switch, hold everything else fixed, throw it alone, and repeat over seeds: with several thrown at once, their effects need not add up.
+
+# %% [markdown]
+# ## Part F · Exit test: an alarm that doesn't look at the reward
+
+# %% [markdown]
+# {{card overoptimisation_alarm}}
+#
+# In Experiment B the training reward was the one curve that saw nothing. Gold saw it all, and you will not have gold. Build an alarm from what a monitor can have without trusting the
+# reward. A **history** is a list of dicts, one per two training steps:
+#
+# | key | mean over the responses of these steps |
+# |---|---|
+# | `step` | number of the training step |
+# | `kl` | distance from the reference, nats per response |
+# | `entropy` | nats per token |
+# | `length` | tokens per response |
+# | `repetition` | share of a response's tokens that repeat one of its content words |
+# | `heldout_score` | score of a judge that the policy is not trained on, z units |
+#
+# `overoptimisation_alarm(history)` returns `None`, or the step at which it thinks that things went wrong. It is called on **every prefix** of a run, as if the run were going on. The alarm of a
+# run is raised at the *last* step of the first prefix for which the answer is not `None`: later you can't take it back, and earlier you can't have known. On hidden runs of other
+# seeds, most alarms on pushed runs (a low price of KL, as in Experiment B) must come after the peak of gold and before the end, and hardly any may come on healthy
+# runs (a high price of KL). An alarm at the first sign of KL cries too early; one that waits for a disaster misses the runs that decay slowly.
+#
+# **Decide first:** which of the five curves differ between a pushed and a healthy run *because* the reward is being exploited, and which only because the policy has moved?
+
+# %% tags=["experiment"]
+import json
+from pathlib import Path
+
+from course.training.overoptimisation import Run
+
+evidence = json.loads(Path("evidence.json").read_text())
+visible_runs = [Run.from_json(row) for row in evidence["runs"]]
+for healthy in (False, True):
+    chosen = next(r for r in visible_runs if r.healthy == healthy)
+    print(f"seed {chosen.seed}, {'healthy' if healthy else 'pushed'}: gold (not for the alarm) is highest in step {chosen.history[chosen.peak].step}")
+    for i in range(1, len(chosen.history), 4):
+        row = chosen.history[i]
+        print(
+            f"  step {row.step:2d}  kl {row.kl:5.1f}  entropy {row.entropy:.2f}  length {row.length:4.1f}  repetition {row.repetition:.3f}  "
+            f"held-out {row.heldout_score:5.2f}   gold {chosen.gold[i]:5.2f}"
+        )
+
+# %% ng="solution:overoptimisation_alarm"
+def overoptimisation_alarm(history):
+    """Whether a training run has begun to exploit its reward, judged without reward and gold.
+
+    history   list of dicts, oldest first, at least one: step (int), kl, entropy, length, repetition, heldout_score (float)
+    returns   None, or the step (int) of an entry of this history. Only whether it is None counts, for each prefix of a run.
+              A history of one entry gives None; the same history always gives the same answer
+    """
+    ### BEGIN SOLUTION
+    window = 4  # entries: long enough for the auditor's noise, short enough to be in time
+    for end in range(window, len(history)):
+        now, then = history[end], history[end - window]
+        paid, gained = now["kl"] - then["kl"], now["heldout_score"] - then["heldout_score"]
+        if paid > 2.0 and gained < 0.05 * paid:  # each nat of distance buys next to nothing from a judge that nobody trains on
+            return now["step"]
+    return None
+    ### END SOLUTION
+
+
+# %% ng="test:overoptimisation_alarm"
+check(overoptimisation_alarm)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> In a run that goes well, KL and the held-out score both rise. What do the two do in a run that has begun to exploit its reward?
+# </details>
+# <details><summary>Hint 2: where to look</summary> Compare the newest entry with one a few entries back. How much distance was paid, how much did the held-out judge give for it? A single
+# difference between neighbours is mostly noise. </details>
+# <details><summary>Hint 3: almost code</summary> <code>paid = now["kl"] - then["kl"]</code>, <code>gained = now["heldout_score"] - then["heldout_score"]</code>; alarm when much was paid and
+# <code>gained / paid</code> is near 0. Set both numbers on the visible runs, healthy ones too. </details>
+
+# %% [markdown]
+# ### The evidence, over all seeds
+#
+# Every visible run (`course evidence 2`), pushed and healthy, with *your* alarm called on each of its prefixes.
+
+# %% tags=["experiment"]
+def alarm_index(run):
+    """Position of the last entry of the first prefix with an alarm, or None."""
+    history = [dataclasses.asdict(row) for row in run.history]
+    return next((n for n in range(len(history)) if overoptimisation_alarm(history[: n + 1]) is not None), None)
+
+
+pushed, healthy = [r for r in visible_runs if not r.healthy], [r for r in visible_runs if r.healthy]
+raised = {id(r): alarm_index(r) for r in visible_runs}
+alarms = [None if raised[id(r)] is None else r.history[raised[id(r)]].step for r in pushed]
+in_time = sum(raised[id(r)] is not None and r.peak < raised[id(r)] < len(r.history) - 1 for r in pushed)
+false_alarms = sum(raised[id(r)] is not None for r in healthy)
+figures.overoptimisation(
+    [r.to_json() for r in pushed], alarms=alarms,
+    title=f"Alarm after gold's peak and before the end in {in_time} of {len(pushed)} pushed runs, {false_alarms} of {len(healthy)} healthy runs alarmed",
+    unit="reward, auditor: z units; gold: utility",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+fell = sum(r.gold[-1] < r.gold[r.peak] and r.training_reward[-1] > r.training_reward[r.peak] for r in pushed)
+early = sum(raised[id(r)] is not None and raised[id(r)] <= r.peak for r in pushed)
+never = sum(raised[id(r)] is None for r in pushed)
+live = alarm_index(run)
+say(
+    f"**What was measured.** In {fell} of {len(pushed)} pushed runs gold fell from its peak while the training reward rose. Your alarm came in time in {in_time}, too early in {early}, never in {never}; "
+    f"it disturbed {false_alarms} of {len(healthy)} healthy runs. In the run you made live (Experiment B) "
+    + ("it was silent." if live is None else f"it came at step {run.history[live].step}; gold was highest at step {run.history[run.peak].step}.")
+    + "\n\n**What it cannot show:** that the alarm works anywhere else. It was set on runs of one task, one reward model recipe and one way of cheating; a policy that exploits a reward without moving "
+    "far, or whose auditor shares the reward model's blind spot, passes unseen. A judge that is used to stop runs is being optimised against as well, slowly, by whoever picks the runs."
+)
+
+# %% [markdown]
+# ## Questions, marked by a person
+
+# %% [markdown]
+# **Q1.** A colleague's PPO run has a mean KL of 0.02 nats per token and a clip fraction of 1 %, "so the policy hardly moved". Name two different ways in which it can still have changed a lot, and the
+# number in your `clip_report` or beside it that would show each.
+
+# %% [markdown] ng="manual:question_diagnostics:3"
+# (1) A few actions changed extremely while most stayed: a mean over thousands of tokens hides them. The greatest ratio and the 99 % quantile by action type show it; also how often the first tokens of
+# tool calls are chosen. (2) Both numbers belong to one batch and compare with the policy that sampled it; small steps add up. The KL to the frozen reference, per response and over the run, shows it. (3) Clipping and
+# KL are measured on sampled tokens: what the policy no longer samples can't be seen there; a frozen capability suite shows it. *(Full marks: two different mechanisms, each with a measurement that
+# could come out either way.)*
+
+# %% [markdown]
+# **Q2.** You train with groups of 8 and a checker that says right or wrong. After a week 60 % of the groups have no variation. Dynamic sampling would drop them. What changes about *what is being
+# optimised*, what about the cost, and what would you report beside the success rate?
+
+# %% [markdown] ng="manual:question_dynamic:3"
+# Groups without variation have advantage 0: dropping them changes no gradient of a sum, but the mean over the batch is now over other prompts. Those of middling difficulty are over-represented, the prompts
+# that are always solved or never solved are gone, and the objective is no longer the mean over the prompts' own law; with a denominator that counts only kept groups each of them also gets more weight. Cost: the dropped
+# samples were drawn and checked, so count sampled tokens and not optimiser steps. Report: how many groups were dropped and with which reward (all wrong or all right), the success rate over *all* sampled prompts, and
+# sampled beside trained tokens. *(Full marks: the change of the prompts' law, the hidden sampling cost, a report that keeps the dropped ones visible.)*
+
+# %% [markdown]
+# **Q3.** Your alarm has just gone off in a real run. You have a budget for 200 fresh human comparisons. Which responses do you have compared, who may see what, and which result would make you continue the run after all?
+
+# %% [markdown] ng="manual:question_frontier:3"
+# Responses of the current policy, because that is where the judges are unsure, and of the checkpoint before the alarm beside them: those with the highest reward, those on which reward model and held-out judge
+# disagree most, those that look suspicious (long, repetitive), and a random share from every kind of prompt, failures too, so that the result can be carried back to all responses. The labellers see
+# neither policy nor score, and the order is random. Continue if the blind comparisons prefer the current policy to the earlier checkpoint in the random share, not only in the
+# selected ones; otherwise go back to the checkpoint and refresh the reward model with these labels. *(Full marks: samples at the frontier of the current policy and a random share, blind labels, a result named in advance that decides
+# either way.)*
+
+# %% [markdown]
+# ## What to read next
+#
+# - Williams (1992), REINFORCE; Schulman et al. (2016), GAE; Schulman et al. (2017), PPO.
+# - Ouyang et al. (2022), InstructGPT, Sections 3 and 4 and Appendix C, the best disclosed recipe; the case notebook `case_instructgpt` rebuilds it in small.
+# - Bai et al. (2022), Section 4, for $\sqrt{\mathrm{KL}}$; Gao, Schulman and Hilton (2022), over-optimisation measured against a gold model.
+# - Ahmadian et al. (2024), RLOO; Shao et al. (2024), GRPO; Liu et al. (2025), what its normalisations do; Yu et al. (2025), DAPO.
+# - Lee et al. (2023), RLAIF: REINFORCE with a learned baseline, and not PPO [D]; the case notebook `case_rlaif`.
+# - In this package, after handing in: `course/credit`, `course/objectives`, `course/training/ppo.py`. Next: level 3 asks whether to optimise at all.
+
+# %%
+from course.doctor import peak_memory
+
+print(f"peak memory {peak_memory():.0f} MB")

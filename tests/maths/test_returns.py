@@ -362,7 +362,7 @@ def test_golden_vectors_of_rlax(lam, expected):
     """rlax/_src/multistep_test.py. Its second row has discount 0 at step 3, a true end, and .9 elsewhere."""
     first = gae([0, 0, 1, 0, -0.5], [1, 4, -3, -2, -1], [0] * 5, [0, 0, 0, 0, 1], [0, 0, 0, 0, -1], 0.99, lam)
     second = gae([0, 0, 0, 0, 1], [-3, -2, -1, 0, 5], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1], [0, 0, 0, 0, -1], 0.9, lam)
-    close(first, f64(expected[0]), rtol=1e-3, atol=1e-5)
+    close(first, f64(expected[0]), rtol=1e-3, atol=1e-3)  # the printed 0.815 is cut
     close(second, f64(expected[1]), rtol=1e-3, atol=1e-5)
 
 

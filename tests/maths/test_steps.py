@@ -39,7 +39,12 @@ def problem(seed, batch=5, steps=3, time=6):
     g = torch.Generator().manual_seed(seed)
     ends = torch.randint(-1, time, (batch, steps), generator=g)
     ends[0, 0] = 2
-    return normal(seed, batch, steps), ends, torch.randint(-2, 1, (batch,), generator=g), torch.rand(batch, time, generator=g) < 0.7
+    return (
+        normal(seed, batch, steps),
+        ends,
+        torch.randint(-2, 1, (batch,), generator=g),
+        torch.rand(batch, time, generator=g) < 0.7,
+    )
 
 
 def slow_process(step_rewards, step_ends, group_id, mask, scale):

@@ -5,7 +5,9 @@ from functools import lru_cache
 from hypothesis import given, settings, strategies as st
 import pytest
 
-from course.search.proofs import proof_cost, solve
+from course.cases.alphaproof import fingerprint, new_prover
+from course.envs.proofs import TACTICS, Goal, check_proof, encode_goal, kernel, problems
+from course.search.proofs import ProofCompute, guided_search, proof_cost, solve
 
 
 def brute(goal, table, budget):
@@ -112,3 +114,94 @@ def test_a_budget_is_a_count(budget):
 def test_what_is_no_proof_is_refused():
     with pytest.raises(ValueError, match="proof must be a pair"):
         proof_cost(("tactic",))
+
+
+# ---------------------------------------------------------------- guided search
+
+
+def know_nothing(goals):
+    return [[1 / len(TACTICS)] * len(TACTICS) for _ in goals], [1.0] * len(goals), [len(encode_goal(g)) for g in goals]
+
+
+def test_guided_search_proves_what_exhaustive_search_proves_and_the_kernel_agrees():
+    goals_ = problems(25, 1, hypotheses=(2, 3))
+    for result in guided_search(goals_, TACTICS, kernel, know_nothing, budget=4000):
+        exact = solve(result.goal, lambda _: TACTICS, kernel, 12)
+        assert (result.proof is None) == (exact is None), result.goal
+        if exact is None:
+            assert result.refuted
+        else:
+            assert check_proof(result.goal, result.proof)
+            assert proof_cost(result.proof) >= proof_cost(exact)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(moves, min_size=7, max_size=7))
+def test_guided_search_agrees_with_solve_on_any_table(rows):
+    """With budget to spare, also with cycles and dead ends: a proof where there is one, refuted where there is none."""
+    names = [f"t{i}" for i in range(4)]
+
+    def table_kernel(goal, tactic):
+        row = rows[goal]
+        return row[int(tactic[1])] if int(tactic[1]) < len(row) else None
+
+    def guide(asked):
+        return [[0.4, 0.3, 0.2, 0.1]] * len(asked), [1.0] * len(asked), [1] * len(asked)
+
+    exact = solve(0, lambda _: names, table_kernel, 50)
+    (result,) = guided_search([0], names, table_kernel, guide, budget=50_000)
+    assert (result.proof is None) == (exact is None)
+    assert result.refuted == (exact is None)
+    assert exact is None or check_proof(0, result.proof, table_kernel)
+
+
+def test_compute_is_counted_where_it_is_spent():
+    goals_, calls, reads = problems(6, 2), [], []
+
+    def counted(goal, tactic):
+        calls.append((goal, tactic))
+        return kernel(goal, tactic)
+
+    def read(goals):
+        reads.extend(goals)
+        return know_nothing(goals)
+
+    results = guided_search(goals_, TACTICS, counted, read, budget=40)
+    total = sum((r.compute for r in results), ProofCompute())
+    assert total.kernel_calls == total.sampled_tokens == len(calls)
+    assert total.network_calls == len(reads)
+    assert total.read_tokens == sum(len(encode_goal(g)) for g in reads)
+    assert all(r.compute.kernel_calls <= 40 for r in results)
+    assert total.trained_tokens == 0
+    assert ProofCompute(1, 2, 3, 4, 5).total == 3 + 4 + 15
+
+
+def test_goals_searched_together_get_what_they_get_alone():
+    goals_ = problems(6, 5)
+    together = guided_search(goals_, TACTICS, kernel, know_nothing, budget=60)
+    for goal, result in zip(goals_, together):
+        assert guided_search([goal], TACTICS, kernel, know_nothing, budget=60) == [result]
+
+
+def test_a_limit_on_tokens_stops_the_search():
+    (free,) = guided_search([problems(1, 8)[0]], TACTICS, kernel, know_nothing, budget=300)
+    (bound,) = guided_search([free.goal], TACTICS, kernel, know_nothing, budget=300, total=200)
+    assert bound.compute.total < 200 + 200 and bound.compute.kernel_calls < free.compute.kernel_calls
+
+
+def test_the_prover_reads_a_goal_alike_alone_and_in_a_batch_and_search_changes_no_weight():
+    prover, goals_ = new_prover(0), problems(5, 3)
+    before = fingerprint(prover)
+    priors, costs, lengths = prover.guide(goals_)
+    for i, goal in enumerate(goals_):
+        prior, cost, length = prover.guide([goal])
+        assert prior[0] == pytest.approx(priors[i], abs=1e-6) and cost[0] == pytest.approx(costs[i], abs=1e-5)
+        assert length == [lengths[i]] == [len(encode_goal(goal))]
+        assert sum(prior[0]) == pytest.approx(1, abs=1e-5)
+    guided_search(goals_, TACTICS, kernel, prover.guide, budget=20)
+    assert fingerprint(prover) == before
+
+
+def test_a_budget_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="budget must be at least 1"):
+        guided_search([Goal((), "p")], TACTICS, kernel, know_nothing, budget=0)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from course.credit import groups, returns
-from course.figures.probes import probe_matrix
+from course.figures.bandit import probe_matrix
 from course.objectives import aggregation, policy_gradient, value
 from course.training import probes
 

@@ -1,0 +1,251 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Case · AlphaProof, small
+#
+# A verifier that can't be talked into anything changes what training can do: whatever a search finds and the verifier accepts is true, so it may be
+# trained on. AlphaProof (Google DeepMind, 2024) did this for mathematics in Lean. Here is the same loop in a logic that fits on a page, with a network
+# of some fifty thousand weights.
+#
+# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
+#
+# **You will see** a proof kernel and AND-OR search; verified proofs fed back into training, against a control without them; a copy of the weights
+# adapted to one target, with its bill; translations accepted by proof of equivalence. **You need** `solve` from the lab of this level.
+# There is nothing to hand in.
+
+# %% tags=["parameters"]
+SEED = 0
+DEVICE = "cpu"
+FAST = False
+
+# %% [markdown]
+# ## The system, as published, and what stands for it here
+#
+# | AlphaProof | here |
+# |---|---|
+# | Lean; a proof counts when the kernel accepts it **[D]** | intuitionistic propositional logic, 17 tactics, a kernel of forty lines |
+# | an encoder-decoder of about 3 billion weights writes a tactic as text **[D]** | a decoder with two layers; a tactic is one token |
+# | pretraining on about 300 billion tokens of code and mathematics **[D]** | none |
+# | supervised on about 300 000 pairs of state and tactic from Mathlib **[D]** | supervised on proofs of easy goals that exhaustive search wrote |
+# | each tactic costs 1; an AND node costs as much as its hardest goal **[D]** | the same |
+# | search guided by policy and value network, then training, then search **[D]** | the same; PUCT with a form of our own, the published one has more parts **[I]** |
+# | about 1 million problems in words became about 80 million formal ones **[D]** | some hundred goals drawn at random; a translation experiment at the end |
+# | of the order of 80 000 TPU-days for the main RL run **[D]** | about a minute on one core |
+# | how the compute at test time was divided for each olympiad problem | unknown in detail **[U]** |
+
+# %%
+import torch
+
+from course.cases import alphaproof as case
+from course.cases.alphaproof import fingerprint, library, new_prover, search, solved_share, train, translations, variants
+from course.envs.proofs import TACTICS, Goal, check_proof, infix, kernel, problems
+from course.figures import style
+from course.figures.words import say
+from course.search.proofs import ProofCompute, proof_cost, solve
+
+# %% [markdown]
+# ## Part A · Goals, tactics, kernel
+#
+# A goal is a list of hypotheses and a target. A tactic changes it into the goals that remain: none (done), one, or two, of which **all** must be shown.
+# That is an AND node; the choice between tactics is an OR node. A tactic that does not apply changes nothing.
+
+# %%
+goal = Goal(("|pq", ">pr", ">qr"), "&rr")
+shown = [(t, kernel(goal, t)) for t in TACTICS]
+say(
+    f"At the goal **{goal}** these {sum(left is not None for _, left in shown)} of {len(TACTICS)} tactics apply:\n\n| tactic | leaves |\n|---|---|\n"
+    + "\n".join(f"| `{t}` | {'; '.join(map(str, left)) or 'nothing'} |" for t, left in shown if left is not None)
+)
+
+# %% [markdown]
+# `solve` is exact and asks every tactic everywhere. Its proof is checked by another function, which runs every tactic again and trusts nobody.
+
+# %%
+proof = solve(goal, lambda g: TACTICS, kernel, budget=6)
+forged = ("split", (("assumption", ()), ("assumption", ())))
+say(
+    f"A cheapest proof costs **{proof_cost(proof)}**; the kernel accepts it: **{check_proof(goal, proof)}**. "
+    f"A shorter one that somebody made up: **{check_proof(goal, forged)}**."
+)
+
+# %% [markdown]
+# ## Part B · Verified proofs become training data
+#
+# The network first imitates written proofs of easy goals. Then it searches harder ones, 32 kernel calls for each; the proofs that the kernel accepts
+# join the training data; it trains and searches again. The control trains as many steps from the same weights on the written proofs alone.
+#
+# **Predict:** (1) Will the loop solve more held-out problems than the control, and from which round on? (2) What does the policy learn first, which
+# tactics *apply* or which *help*? (3) Can a wrong proof enter the training data?
+
+# %% tags=["experiment"]
+SEEDS, ROUNDS, BUDGET, STEPS = (1, 1, 16, 20) if FAST else (3, 3, 32, 80)
+written = library(60 if FAST else 300, seed=SEED + 7)
+drawn = problems(60 if FAST else 400, SEED, hypotheses=(3, 5))
+training, held_out = drawn[: -len(drawn) // 4], drawn[-len(drawn) // 4 :]
+untrained, runs, provers = [], {"verified proofs fed back": [], "control: written proofs only": []}, []
+for seed in range(SEED, SEED + SEEDS):
+    for name, history in runs.items():
+        prover = new_prover(seed)
+        if history is runs["verified proofs fed back"]:
+            untrained.append(solved_share(search(prover, held_out, BUDGET)))
+            provers.append(prover)
+        bill = train(prover, written, steps=20 if FAST else 120, seed=seed)
+        loop = case.alphaproof(
+            prover, written, training if history is not runs["control: written proofs only"] else training[:1], held_out,
+            rounds=ROUNDS, budget=BUDGET, steps=STEPS, seed=seed, feed_back=name.startswith("verified"),
+        )
+        rows = list(loop)
+        history.append([r for r, _ in rows])
+        if prover is provers[-1]:
+            proved = rows[-1][1]
+
+# %% tags=["experiment"]
+figure, (left, right) = style.canvas(2, title="Proofs that the kernel accepted make the next search better")
+for (name, histories), colour, marker in zip(runs.items(), (style.BLUE, style.ORANGE), style.MARKERS):
+    for history in histories:
+        left.plot([r.round for r in history], [r.held_out for r in history], color=colour, alpha=0.25, linewidth=1)
+        right.plot([r.round for r in history], [r.valid_share for r in history], color=colour, alpha=0.25, linewidth=1)
+    for panel, field in ((left, "held_out"), (right, "valid_share")):
+        mean = [sum(getattr(h[i], field) for h in histories) / len(histories) for i in range(ROUNDS + 1)]
+        panel.plot(range(ROUNDS + 1), mean, color=colour, marker=marker, label=name)
+left.axhline(sum(untrained) / len(untrained), color=style.GREY, linestyle=":", label="before any training")
+style.label(left, x="round of search and training", y="share of held-out problems proved", title=f"{BUDGET} kernel calls each; thin: one seed")
+style.label(right, x="round of search and training", y="probability of tactics that apply")
+for panel in (left, right):
+    panel.set_xticks(range(ROUNDS + 1))
+    panel.set_ylim(0)
+left.legend(frameon=False, fontsize=8)
+figure
+
+# %% tags=["experiment"]
+first, last = ([h[i].held_out for h in runs["verified proofs fed back"]] for i in (0, -1))
+control = [h[-1].held_out for h in runs["control: written proofs only"]]
+mean = lambda values: sum(values) / len(values)
+spent = sum((r.compute for r in runs["verified proofs fed back"][-1]), ProofCompute())
+say(
+    f"**What was measured.** Held-out problems proved: {mean(untrained):.0%} untrained, {mean(first):.0%} after imitation, {mean(last):.0%} after {ROUNDS} rounds, "
+    f"{mean(control):.0%} in the control; the loop ended above its control in {sum(a > b for a, b in zip(last, control))} of {SEEDS} seeds and above its "
+    f"own start in {sum(a > b for a, b in zip(last, first))}.\n\n"
+    f"**The bill of one seed's loop:** {spent.kernel_calls:,} kernel calls, {spent.network_calls:,} goals read ({spent.read_tokens:,} tokens), {spent.sampled_tokens:,} sampled "
+    f"tokens, {spent.trained_tokens:,} trained tokens.\n\n"
+    "**What it cannot show:** how the gain divides between more data and better data; held-out problems come from the law of the training problems, so "
+    "nothing is said about others. The value network sees proved goals only and has no idea of hopeless ones."
+)
+
+# %% [markdown]
+# ## Part C · Test-time RL: weights that change for one target
+#
+# Best-of-N, reranking and tree search leave the weights alone. AlphaProof's test-time RL does not: it makes variants of the target, proves some, trains
+# on them and then attacks the target **[D]**. We do so on a *copy*. The base must stay as it was, bit for bit, and the bill must stand beside that of plain search
+# which may spend as much: everything in tokens of one forward pass, a trained token counting three.
+#
+# **Predict:** will the adapted copy beat (1) the base with the same last search, (2) the base that may spend the whole bill on searching?
+
+# %% tags=["experiment"]
+base = provers[-1]
+pool = problems(12 if FAST else 60, SEED + 99, hypotheses=(4, 6))
+hard = [r.goal for r in search(base, pool, BUDGET) if r.proof is None and not r.refuted][: 1 if FAST else 8]
+say("Three variants of the first target, **" + str(hard[0]) + "**:\n\n" + "\n".join(f"- {v}" for v in variants(hard[0], 3, SEED)))
+attacks = [
+    case.adapt_to(base, g, proved, variants_n=24, variant_budget=BUDGET, steps=20, final_budget=2 * BUDGET, seed=SEED + i) for i, g in enumerate(hard)
+]
+
+# %% tags=["experiment"]
+ways = {
+    "base, same last search": ([a.short for a in attacks], [a.short.compute for a in attacks]),
+    "adapted copy": ([a.adapted for a in attacks], [a.adapted_compute for a in attacks]),
+    "base, same total": ([a.plain for a in attacks], [a.plain_compute for a in attacks]),
+}
+figure, (left, right) = style.canvas(2, title="One target at a time: what is proved, and what it costs")
+for place, ((name, (results, bills)), colour) in enumerate(zip(ways.items(), (style.GREY, style.BLUE, style.ORANGE))):
+    count = sum(r.proof is not None for r in results)
+    left.bar(place, count, color=colour)
+    left.annotate(f"{count} of {len(results)}", (place, count), ha="center", va="bottom")
+    parts, bottom = {"read": "read_tokens", "sampled": "sampled_tokens", "trained (times 3)": "trained_tokens"}, 0.0
+    for (part, field), shade in zip(parts.items(), (0.35, 0.65, 1.0)):
+        height = mean([getattr(b, field) for b in bills]) * (3 if field == "trained_tokens" else 1)
+        right.bar(place, height, bottom=bottom, color=colour, alpha=shade, edgecolor="white")
+        bottom += height
+    right.annotate(f"{bottom:,.0f}", (place, bottom), ha="center", va="bottom")
+for panel in (left, right):
+    panel.set_xticks(range(3), [n.replace(", ", ",\n") for n in ways])
+left.set_ylim(0, len(hard) * 1.12)
+style.label(left, x="", y="targets proved")
+style.label(right, x="", y="tokens of a forward pass per target", title="pale: read, full: trained")
+figure
+
+# %% tags=["experiment"]
+table = "| target | variants proved | same last search | adapted copy | same total | bill of adapting | spent by plain search |\n|---|---|---|---|---|---|---|\n"
+mark = {True: "proved", False: "no"}
+for a in attacks:
+    outcome = [mark[r.proof is not None] for r in (a.short, a.adapted, a.plain)]
+    table += f"| {a.target} | {a.variants_proved} | " + " | ".join(outcome) + f" | {a.adapted_compute.total:,} | {a.plain_compute.total:,} |\n"
+unchanged = all(a.base_before == a.base_after == fingerprint(base) for a in attacks)
+moved = all(a.adapted_weights != a.base_after for a in attacks)
+short, adapted, plain = (sum(r.proof is not None for r in results) for results, _ in ways.values())
+say(
+    table + f"\nThe base is the same bit for bit after all attacks: **{unchanged}**; every copy moved: **{moved}**.\n\n"
+    f"**What was measured.** Proved: {adapted} by the adapted copies, {short} by the base with the same last search, {plain} by the base with the same total. "
+    + (
+        "Here the tokens were better spent on plain search: our goals have few enough descendants for search to go through them, which olympiad problems have not."
+        if plain >= adapted
+        else "Here the tokens were better spent on adapting."
+    )
+    + "\n\n**What it cannot show:** which of the two wins where search can't exhaust anything. A handful of targets of one base decides nothing; that AlphaProof's "
+    "test-time RL solved problems that its search alone had not is **[D]**, what the same compute would have done otherwise we do not know **[U]**."
+)
+
+# %% [markdown]
+# ## Part D · From words to formulas
+#
+# The kernel proves what it is given. Whether that is what the sentence meant is decided before. AlphaProof's translator was grown from 2 500 expert examples to about
+# 70 000 by keeping what could be proved equivalent **[D]**. Here a careless translator gives right and wrong readings of sentences such as "it rains unless the sun
+# shines", and a translation is accepted if the kernel proves it from the expert's formula and the formula from it.
+#
+# **Predict:** which right translations will an exact comparison of texts refuse? Will this kernel refuse some that have the same truth table?
+
+# %% tags=["experiment"]
+made = translations(40 if FAST else 300, SEED)
+groups = {
+    "same text": [t for t in made if t.same_text],
+    "other text,\nproved equivalent": [t for t in made if t.accepted and not t.same_text],
+    "same truth table,\nno proof": [t for t in made if t.same_table and not t.accepted],
+    "another meaning": [t for t in made if not t.same_table],
+}
+figure, (panel,) = style.canvas(title="Proof accepts more than comparing texts, and nothing of another meaning")
+for place, (name, group) in enumerate(groups.items()):
+    accepted = sum(t.accepted for t in group)
+    panel.bar(place, accepted, color=style.BLUE, label="accepted" if place == 0 else None)
+    panel.bar(place, len(group) - accepted, bottom=accepted, color=style.ORANGE, hatch="//", label="refused" if place == 0 else None)
+panel.set_xticks(range(len(groups)), groups)
+style.label(panel, x="", y="translations")
+panel.legend(frameon=False)
+figure
+
+# %% tags=["experiment"]
+examples = [(name.replace("\n", " "), group[0]) for name, group in groups.items() if group]
+say(
+    "| | sentence | expert | translator | accepted |\n|---|---|---|---|---|\n"
+    + "\n".join(f"| {n} | {t.sentence} | {infix(t.reference)} | {infix(t.candidate)} | {t.accepted} |" for n, t in examples)
+    + f"\n\nAccepted with another truth table: **{sum(t.accepted and not t.same_table for t in made)}** of {len(made)}. The third row needs the excluded middle, which this "
+    "kernel lacks: what counts as the same statement depends on the logic. **What it cannot show:** whether the expert's formula says what the sentence means. No kernel can."
+)
+
+# %% [markdown]
+# ## What to take away
+#
+# - An exact verifier makes every accepted proof safe to train on. What remains open moves upstream: formalisation, allowed axioms, limits, leakage.
+# - Selection leaves the weights alone; test-time RL does not. Only one of the two may be called search, and both have a bill.
+# - AlphaProof is no chatbot that does olympiads: translation, a specialist network, search, a kernel and adaptation are parts of it **[D]**, and geometry was
+#   left to another system **[D]**.
+
+# %%
+from course.doctor import peak_memory
+
+print(f"peak memory {peak_memory():.0f} MB")

@@ -1,0 +1,191 @@
+"""The proof of level 2's exercise checks: every known mistake is caught, every right alternative passes, and data is all that travels."""
+
+import inspect
+from dataclasses import replace
+
+import pytest
+import torch
+
+from autograder.checks import level2 as visible
+from autograder.draw import Draw
+from autograder.framework import Direct, Replay
+from autograder.hidden import level2 as hidden
+from autograder.inside import codec
+from autograder.inside.execute import Call, StudentError, execute
+from autograder.judge import PUBLIC_SEED, judge, run_check
+from autograder.levels import contract, load
+from autograder.verify import Matrix, _verify_level
+
+WHOLE = load(2)
+EXERCISES = [exercise.function for exercise in WHOLE.exercises]
+LEVEL = replace(WHOLE, **{
+    field: tuple(item for item in getattr(WHOLE, field) if item.function in EXERCISES)
+    for field in ("checks", "mutants", "alternatives")
+})  # fmt: skip
+COVERED = [id for id in contract() if id.startswith("L2.") and any(check.invariant == id for check in LEVEL.checks)]
+HUNTS = [name for name in EXERCISES if name.startswith("test_")]
+
+
+def test_the_proof_of_the_checks():
+    matrix = Matrix()
+    _verify_level(LEVEL, {name: LEVEL.reference(name) for name in EXERCISES}, matrix)
+    assert (matrix.survivors, matrix.rejected, matrix.faults) == ([], [], [])
+    row = matrix.levels["2"]
+    assert row["stub_points"] == 0 and row["solution_points"] == row["max_points"]
+
+
+def test_the_exercises_carry_the_invariants_of_the_plan():
+    wanted = [f"L2.{number:02}" for number in (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 14, 16, 20)]
+    assert sorted(COVERED) == wanted
+
+
+def test_every_invariant_of_an_exercise_has_four_known_mistakes():
+    for id in COVERED:
+        assert sum(id in mutant.kills for mutant in LEVEL.mutants) >= 4, id
+
+
+@pytest.mark.parametrize("function", EXERCISES)
+def test_each_exercise_has_an_anchor_a_hidden_check_and_some_points(function):
+    checks = LEVEL.checks_of(function)
+    anchors = [check for check in checks if check.anchor]
+    assert len(anchors) == 1 and not anchors[0].hidden
+    assert any(check.hidden for check in checks)
+    assert 3 <= LEVEL.points_of(function) <= 11
+    assert sum(alternative.function == function for alternative in LEVEL.alternatives) >= 2
+
+
+def test_a_learner_is_told_a_sentence():
+    for mutant in LEVEL.mutants:
+        assert mutant.message.startswith("This looks like ") and mutant.message.endswith("."), mutant.name
+        assert "\n" not in mutant.message, mutant.name
+    for check in LEVEL.checks:
+        assert inspect.getdoc(check.run), check.name
+
+
+@pytest.mark.parametrize(
+    "name", ["pays_for_leaving", "timeout_is_failure", "noise_over_noise", "modes_that_are_one", "whole_steps"]
+)
+def test_a_known_mistake_is_recognised(name):
+    mutant = next(m for m in LEVEL.mutants if m.name == name)
+    verdicts = judge(LEVEL, mutant.function, lambda _: Direct(mutant.function, mutant.run), PUBLIC_SEED, hidden=False)
+    assert any(mutant.message in verdict.reason for verdict in verdicts)
+
+
+@pytest.mark.parametrize("function", EXERCISES)
+def test_checks_hold_when_only_data_travels(function):
+    """Inputs and answers pass through the codec, as they do on the way into the sandbox and back."""
+    reference = LEVEL.reference(function)
+    for check in LEVEL.checks_of(function):
+        direct = Direct(function, reference)
+        assert run_check(check, direct, 5) == ""
+        answers = [_through_the_wall(reference, call) for call in direct.calls]
+        assert run_check(check, Replay(function, direct.calls, answers), 5) == ""
+
+
+def _through_the_wall(function, call):
+    tensors: dict[str, torch.Tensor] = {}
+    tree = codec.encode([list(call.args), call.kwargs], tensors)
+    args, kwargs = codec.decode(tree, tensors, trusted=True)
+    try:
+        answer = execute(function, Call(call.function, tuple(args), kwargs, call.wrt, call.pick, call.weight))
+    except Exception as error:
+        return StudentError(type(error).__name__, str(error))
+    tensors = {}
+    return codec.decode(codec.encode(answer, tensors), tensors)
+
+
+@pytest.mark.parametrize("function", [name for name in EXERCISES if name not in HUNTS])
+def test_chance_neither_rejects_a_right_answer_nor_spares_a_wrong_one(function):
+    right = [LEVEL.reference(function), *(a.run for a in LEVEL.alternatives if a.function == function)]
+    for seed in range(100, 104):
+        for run in right:
+            for check in LEVEL.checks_of(function):
+                assert run_check(check, Direct(function, run), seed) == "", (check.name, seed)
+        for mutant in LEVEL.mutants:
+            if mutant.function == function:
+                for id in mutant.kills:
+                    checks = [check for check in LEVEL.checks_of(function) if check.invariant == id]
+                    assert any(run_check(check, Direct(function, mutant.run), seed) for check in checks), (mutant.name, id, seed)
+
+
+@pytest.mark.parametrize("function", HUNTS)
+def test_a_test_that_says_the_same_of_everything_earns_nothing(function):
+    def never_right(fn):
+        raise AssertionError
+
+    for run in (never_right, lambda fn: None):
+        verdicts = judge(LEVEL, function, lambda _, run=run: Direct(function, run), 3, hidden=True)
+        assert sum(v.points for v in verdicts) == 0
+
+
+@pytest.mark.parametrize(
+    "function, right",
+    [
+        ("shaped_token_rewards", visible.RIGHT_SHAPED),
+        ("generalized_advantage_estimation", visible.RIGHT_GAE),
+        ("group_relative_advantages", visible.RIGHT_GROUP),
+    ],
+)
+def test_the_right_candidates_are_right(function, right):
+    """Each passes every check of the function it claims to be, and every planted fault fails one."""
+    prefix = {"shaped_token_rewards": "shaped_", "generalized_advantage_estimation": "gae_"}.get(function, "group_")
+    others = ("gae_case", "gae_twin", "group_twin", "shaped_twin")
+    planted = [
+        value for module in (visible, hidden) for name, value in vars(module).items()
+        if name.startswith(prefix) and name not in others and getattr(value, "__module__", "") == module.__name__
+    ]  # fmt: skip
+    wrong = [value for value in planted if value not in right]
+    assert len(wrong) >= 10
+    checks = LEVEL.checks_of(function)
+    for candidate in right:
+        for check in checks:
+            assert run_check(check, Direct(function, candidate), 7) == "", (candidate.__name__, check.name)
+    for candidate in wrong:
+        assert any(run_check(check, Direct(function, candidate), 7) for check in checks), candidate.__name__
+
+
+def test_the_order_of_candidates_is_secret():
+    check = next(c for c in LEVEL.checks if c.name == "the_test_accepts_right_advantages")
+    orders = set()
+    for seed in range(12):
+        direct = Direct("test_generalized_advantage_estimation", lambda fn: None)
+        run_check(check, direct, seed)
+        orders.add(direct.calls[0].args[0].source)
+    assert len(orders) > 1
+
+
+def test_an_alarm_counts_between_peak_and_end():
+    run = {"gold": [0.0, 2.0, 1.0, 0.0], "history": [{}] * 4}
+    assert [visible.in_time(place, run) for place in (None, 0, 1, 2, 3)] == [False, False, False, True, False]
+
+
+def test_the_alarm_needs_eight_of_ten_and_one_of_ten():
+    draw = Draw(1, "alarms")
+    pushed, healthy = ([visible.made_up_run(draw, kind) for _ in range(10)] for kind in ("pushed", "healthy"))
+    late = {run["history"][0]["heldout_score"] for run in pushed[:2]}
+    noisy = {run["history"][0]["heldout_score"] for run in healthy[:1]}
+
+    def detector(history, deaf, nervous):
+        first, scores = history[0]["heldout_score"], [row["heldout_score"] for row in history]
+        fallen = max(scores) - scores[-1] > 0.5 and first not in deaf
+        return history[-1]["step"] if fallen or first in nervous else None
+
+    def ask(deaf, nervous):
+        return Direct("overoptimisation_alarm", lambda history: detector(history, deaf, nervous))
+
+    visible.expect_alarms(ask(late, ()), pushed)
+    visible.expect_quiet(ask((), noisy), healthy)
+    third = late | {pushed[2]["history"][0]["heldout_score"]}
+    with pytest.raises(AssertionError, match="in 8, got that in 7"):
+        visible.expect_alarms(ask(third, ()), pushed)
+    two = noisy | {healthy[1]["history"][0]["heldout_score"]}
+    with pytest.raises(AssertionError, match="at most 1, got 2"):
+        visible.expect_quiet(ask((), two), healthy)
+
+
+def test_a_detector_sees_its_declared_inputs_only():
+    run = visible.made_up_run(Draw(2, "inputs"), "pushed")
+    direct = Direct("overoptimisation_alarm", lambda history: None)
+    visible.first_alarm(direct, run | {"training_reward": [0.0] * len(run["gold"])})
+    assert [len(call.args[0]) for call in direct.calls] == list(range(1, len(run["history"]) + 1))
+    assert all(set(row) == set(visible.FIELDS) for call in direct.calls for row in call.args[0])
