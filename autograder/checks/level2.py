@@ -546,7 +546,7 @@ def gae_timeout_is_failure(rewards, values, terminated, truncated, final_value, 
         raise ValueError("a reward outside the mask")
     advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
     for b in range(len(rewards)):
-        r, v, end, cut, final, on = (x[b].tolist() for x in (rewards, values, terminated, truncated, final_value, mask))
+        r, v, end, cut, _, on = (x[b].tolist() for x in (rewards, values, terminated, truncated, final_value, mask))
         carried = following = 0.0
         for t in reversed(range(len(r))):
             if not on[t]:

@@ -147,15 +147,15 @@ def by_counting(scores, gold, n):
 
 def by_ratios(scores, gold, n):
     order = torch.sort(scores, descending=True, stable=True).indices
-    size = len(scores)
-    chance, total = n / size, torch.zeros((), dtype=torch.float64)
+    size, golds = len(scores), gold.tolist()
+    chance, total = n / size, 0.0
     for k, i in enumerate(order.tolist()):
-        total = total + chance * gold[i].double()
+        total = total + chance * golds[i]
         left = size - 1 - k
         if left < n:
             break
         chance = chance * (left - n + 1) / left
-    return total
+    return torch.tensor(total, dtype=torch.float64)
 
 
 def by_log_counts(scores, gold, n):

@@ -1,12 +1,11 @@
 """Level 2: the checks that students do not see before they submit."""
 
-import math
 from pathlib import Path
 
 import torch
 
 from autograder.checks import level2 as visible
-from autograder.checks.level2 import expect_value_error, logprobs, mean, scalar, spoiled
+from autograder.checks.level2 import expect_value_error, logprobs, scalar, spoiled
 from autograder.framework import expect, invariant
 
 # ---------------------------------------------------------------- token rewards

@@ -3,7 +3,6 @@
 import math
 
 import torch
-import torch.nn.functional as F
 
 from autograder.framework import mutant
 
@@ -1356,7 +1355,6 @@ def slope_over_the_whole(length, max_length, buffer):
 @mutant(of="overoptimisation_alarm", kills="L2.20")
 def never_raises(history):
     """This looks like a detector that never speaks: it is quiet on healthy runs, and on the others."""
-    return None
 
 
 @mutant(of="overoptimisation_alarm", kills="L2.20")

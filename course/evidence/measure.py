@@ -31,7 +31,69 @@ def level1(seeds: int) -> dict[str, Any]:
     }
 
 
-RECIPES = {1: level1}
+def operators() -> Any:
+    """The package's own mathematics of PPO, for recipes that train without a student."""
+    from course.credit.returns import generalized_advantage_estimation, shaped_token_rewards, whiten
+    from course.objectives.policy_gradient import ppo_actor_loss
+    from course.objectives.value import critic_loss
+    from course.training.ppo import PpoOperators
+
+    return PpoOperators(shaped_token_rewards, generalized_advantage_estimation, whiten, ppo_actor_loss, critic_loss)
+
+
+def level2(seeds: int) -> dict[str, Any]:
+    """L2.20: `seeds` pushed runs and twice as many healthy ones, each with what a monitor saw and what it did not see."""
+    from course.training import bandit
+    from course.training.overoptimisation import EVERY, HEALTHY, LR, PUSHED, STEPS, recorded_run
+
+    runs = []
+    for seed in range(2 * seeds):
+        task = bandit.prepare(seed)
+        for healthy in (False, True) if seed < seeds else (True,):
+            runs.append(recorded_run(task, operators=operators(), healthy=healthy).to_json())
+    settings = {
+        "pushed_beta": PUSHED, "healthy_beta": HEALTHY, "steps": STEPS, "every": EVERY, "lr": LR,
+        "pairs": bandit.PAIRS, "held_out_pairs": bandit.HELD_OUT_PAIRS,
+    }  # fmt: skip
+    return {"recipe": "pushed against a learned reward", "settings": settings, "runs": runs}
+
+
+def level3(seeds: int) -> dict[str, Any]:
+    """L3.11: the frontier of best-of-N and PPO at equal sampled tokens, over seeds and for each seed alone."""
+    from course.search import frontier_study as study
+    from course.search.best_of import expected_best_of_n
+    from course.search.frontier import frontier_table
+    from course.training.bandit import prepare
+
+    found = [study.frontier_seed(prepare(seed), operators=operators()) for seed in range(seeds)]
+    pool, trained = study.tables_of(found)
+    sizes = [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= pool["score"].shape[-1]]
+    outcomes = []
+    for place, one in enumerate(found):
+        rows = {size: frontier_table(*_seed(place, pool, ppo)) for size, ppo in trained.items()}
+        curve = {"n": sizes}
+        for name in ("score", "gold"):
+            each = [[float(expected_best_of_n(s, g, n)) for s, g in zip(one.pool.score, getattr(one.pool, name))] for n in sizes]
+            curve[name] = [sum(values) / len(values) for values in each]
+        plain = {
+            str(size): [{k: v for k, v in row.items() if k not in ("gold_low", "gold_high")} for row in r]
+            for size, r in rows.items()
+        }
+        steps = {str(t.matches): t.steps for t in one.trained}
+        outcomes.append({"seed": one.seed, "rows": plain, "curve": curve, "ppo_steps": steps})
+    return {
+        "recipe": "selection against optimisation at equal sampled tokens",
+        "settings": {"sizes": list(study.SIZES), "prompts": study.PROMPTS, "beta": study.BETA, "lr": study.LR},
+        "outcomes": outcomes,
+        "tables": {str(size): frontier_table(pool, ppo) for size, ppo in trained.items()},
+    }
+
+
+def _seed(place: int, *tables: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    return [{name: tensor[place : place + 1] for name, tensor in table.items()} for table in tables]
+
+
+RECIPES = {1: level1, 2: level2, 3: level3}
 
 
 def machine() -> dict[str, Any]:

@@ -4,6 +4,8 @@ A proof is (tactic, (proof of each subgoal, ...)). It costs 1 for its tactic and
 """
 
 from dataclasses import dataclass, fields
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any, Callable, Hashable, Iterable, Sequence
 
 from jaxtyping import Float, Int, Shaped
@@ -47,8 +49,8 @@ def solve(goal: Goal, tactics: Callable[[Any], Sequence], kernel: Kernel, budget
     Shapes and units: tactics(goal) lists tactics in order of preference; kernel(goal, tactic) gives the subgoals, or None for a
     tactic that does not apply, which costs nothing and changes nothing; budget in tactics. Goals are hashable. Among
     cheapest proofs the result uses, at every goal, the tactic that comes first.
-    Why it ends: rounds go by bound. Round b asks the tactics of the goals at distance b-1 and settles, for each distance d, the goals
-    that cost exactly b-d. A cycle never settles, and n goals are settled after at most n rounds. Each goal meets the kernel once.
+    Why it ends: rounds go by bound. Round b asks the tactics of the goals at distance b-1, and settles the goals that cost exactly b
+    minus their distance. A cycle never settles. Each tactic of each goal meets the kernel once.
     Reduces to: breadth-first search where every tactic leaves one goal; None for budget 0.
     Raises: ValueError if budget is not an integer >= 0.
     Source: AND-OR search (Nilsson 1980); the costs are AlphaProof's.
@@ -57,42 +59,47 @@ def solve(goal: Goal, tactics: Callable[[Any], Sequence], kernel: Kernel, budget
         raise ValueError(f"budget must be an integer >= 0; got {budget!r}")
     moves: dict[Any, list[tuple[Any, tuple]]] = {}
     settled: dict[Any, tuple[int, Proof]] = {}
-    seen, frontier = {goal}, [goal]
-    open_at: list[list] = []  # the goals first met at distance 0, 1, ... that have no proof yet
+    distance, above, frontier = {goal: 0}, {goal: []}, [goal]
+    agenda: list[tuple[int, int, int, Any]] = []  # (round, cost, number, goal): when a goal can be settled
+    number = count()  # goals need not be comparable
+
+    def arrange(g: Any) -> None:
+        ready = [subgoals for _, subgoals in moves[g] if all(s in settled for s in subgoals)]
+        if ready:
+            cost = 1 + min(max((settled[s][0] for s in subgoals), default=0) for subgoals in ready)
+            heappush(agenda, (distance[g] + cost, cost, next(number), g))
+
     for bound in range(1, budget + 1):
-        if not frontier and bound > len(seen):
-            return None  # no branch of a cheapest proof meets a goal twice: beyond the number of goals nothing is left to find
+        if not frontier and not agenda:
+            return None
         found = []
         for g in frontier:
             results = ((tactic, kernel(g, tactic)) for tactic in tactics(g))
             moves[g] = [(tactic, tuple(subgoals)) for tactic, subgoals in results if subgoals is not None]
-            for sub in (s for _, subgoals in moves[g] for s in subgoals):
-                if sub not in seen:
-                    seen.add(sub)
+            for sub in dict.fromkeys(s for _, subgoals in moves[g] for s in subgoals):
+                if sub not in distance:
+                    distance[sub], above[sub] = bound, []
                     found.append(sub)
-        if frontier:
-            open_at.append(frontier)
+                above[sub].append(g)
+            arrange(g)
         frontier = found
-        for distance in reversed(range(len(open_at))):
-            cost, still_open = bound - distance, []
-            for g in open_at[distance]:
-                proof = _first_proof(moves[g], settled, cost - 1)
-                if proof is None:
-                    still_open.append(g)
-                else:
-                    settled[g] = (cost, proof)
-            open_at[distance] = still_open
+        while agenda and agenda[0][0] <= bound:
+            _, cost, _, g = heappop(agenda)
+            if g not in settled:
+                settled[g] = (cost, _first_proof(moves[g], settled, cost - 1))
+                for parent in above[g]:
+                    if parent not in settled:
+                        arrange(parent)
         if goal in settled:
             return settled[goal][1]
     return None
 
 
-def _first_proof(moves: list[tuple[Any, tuple]], settled: dict[Any, tuple[int, Proof]], most: int) -> Proof | None:
+def _first_proof(moves: list[tuple[Any, tuple]], settled: dict[Any, tuple[int, Proof]], most: int) -> Proof:
     """By the first tactic all of whose subgoals are settled at no more than `most`."""
-    for tactic, subgoals in moves:
-        if all(s in settled and settled[s][0] <= most for s in subgoals):
-            return tactic, tuple(settled[s][1] for s in subgoals)
-    return None
+    ready = ((t, subgoals) for t, subgoals in moves if all(s in settled and settled[s][0] <= most for s in subgoals))
+    tactic, subgoals = next(ready)
+    return tactic, tuple(settled[s][1] for s in subgoals)
 
 
 # ---------------------------------------------------------------- guided search

@@ -40,7 +40,9 @@ class GrpoConfig:
 
     def __post_init__(self) -> None:
         if self.group_size < 2:
-            raise ValueError(f"group_size must be at least 2: one response has nothing to be compared with; got {self.group_size}")
+            raise ValueError(
+                f"group_size must be at least 2: one response has nothing to be compared with; got {self.group_size}"
+            )
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,9 @@ def grpo(
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
         for epoch in range(config.epochs if len(rows) else 0):
             for part in rows[torch.randperm(len(rows), generator=generator)].chunk(config.minibatches):
-                losses = _losses(learner, batch, part, logp_old, logp_reference, advantage, aggregate, config, sampling, said, clipped)
+                losses = _losses(
+                    learner, batch, part, logp_old, logp_reference, advantage, aggregate, config, sampling, said, clipped
+                )
                 norms.append(learner.descend(losses, clip=config.clip_norm))
         learner.step = step + 1
         yield GrpoStep(

@@ -76,7 +76,9 @@ class Learner:
             found = json.loads((file.metadata() or {}).get("learner", "{}"))
             mine = json.loads(self._metadata()["learner"])
             if {**found, "step": 0} != {**mine, "step": 0}:
-                raise ValueError(f"path must be a checkpoint of this learner; expected {mine}, got {found or 'another kind of file'}")
+                raise ValueError(
+                    f"path must be a checkpoint of this learner; expected {mine}, got {found or 'another kind of file'}"
+                )
             tensors = {name: file.get_tensor(name) for name in file.keys()}
         with torch.no_grad():
             for kind, modules in (("modules", self.modules), ("averaged", self.averaged)):

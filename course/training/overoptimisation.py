@@ -82,14 +82,14 @@ class Witness:
 
 
 def pushed_run(
-    bandit: Bandit, *, operators: PpoOperators, beta: float, steps: int = STEPS, seed: int | None = None
+    bandit: Bandit, *, operators: PpoOperators, beta: float, steps: int = STEPS
 ) -> Iterator[tuple[PpoStep, dict[str, float]]]:
     """PPO on the bandit's reward; beside each step, what the witness saw of its responses."""
     learner = Learner({"actor": bandit.actor(), "critic": bandit.critic()}, lr=LR)
     witness = Witness(bandit.reward, bandit.auditor)
     run = ppo(
         learner, bandit.policy, witness, bandit.prompts(bandit.prompts_per_step), operators=operators, config=PpoConfig(beta=beta),
-        sampling=bandit.sampling, steps=steps, seed=bandit.seed if seed is None else seed,
+        sampling=bandit.sampling, steps=steps, seed=bandit.seed,
     )  # fmt: skip
     for step in run:
         yield step, witness.said[-1]
@@ -119,30 +119,42 @@ def run_of(seed: int, healthy: bool, steps: Sequence[tuple[PpoStep, Mapping[str,
     return Run(seed, healthy, tuple(history), tuple(gold), tuple(reward))
 
 
-WINDOW, MOVED, GAIN = 3, 2.0, 0.05
+def recorded_run(bandit: Bandit, *, operators: PpoOperators, healthy: bool) -> Run:
+    """A whole run at the high or the low price of KL."""
+    beta = HEALTHY if healthy else PUSHED
+    return run_of(bandit.seed, healthy, list(pushed_run(bandit, operators=operators, beta=beta)))
+
+
+WINDOW, MOVED, GAIN = 4, 2.0, 0.02
 
 
 def overoptimisation_alarm(history: Sequence[Mapping[str, float]]) -> int | None:
-    """The step at which the last entry of a history shows that the policy is paying KL for nothing, or None.
+    """The step of a history's last entry, if it and the entry before it show a policy that pays KL for nothing; else None.
 
-        alarm if  kl_t - kl_(t-3) > 2 nats  and  score_t - score_(t-3) < 0.05 * (kl_t - kl_(t-3))
+        kl_t - kl_(t-4) > 2 nats   and   score_t - score_(t-4) < 0.02 * (kl_t - kl_(t-4)),   at the last entry and the one before
 
     history: entries of {step, kl, entropy, length, repetition, heldout_score} up to now. While training helps, the judge that is not
     trained on rises steeply with KL; once a policy exploits its own reward, KL grows and that judge no longer follows.
-    Shapes and units: kl in nats per response, score in standard deviations of the reference's; entries are WINDOW apart.
-    Reduces to: None for a history of at most three entries, and for one whose KL stays within 2 nats.
+    Shapes and units: kl in nats per response, score in standard deviations of the reference's responses.
+    Reduces to: None for a history of at most five entries, and for one whose KL stays within 2 nats.
     Raises: ValueError if an entry lacks kl, heldout_score or step.
-    Source: exit test of level 2; the law of reward against the square root of KL, Gao et al. 2022 (arXiv 2210.10760).
+    Source: exit test of level 2. The thresholds were chosen on seeds 0 to 8 of the pushed run; other seeds judge them.
     """
-    missing = {"step", "kl", "heldout_score"} - set(history[-1]) if history else set()
-    if missing:
-        raise ValueError(f"history must have step, kl and heldout_score in every entry; the last one lacks {sorted(missing)}")
-    if len(history) <= WINDOW:
+    needed = {"step", "kl", "heldout_score"}
+    for number, entry in enumerate(history):
+        if needed - set(entry):
+            raise ValueError(
+                f"history must have step, kl and heldout_score everywhere; entry {number} lacks {sorted(needed - set(entry))}"
+            )
+    if len(history) < WINDOW + 2:
         return None
+    return int(history[-1]["step"]) if all(_pays_for_nothing(history[: len(history) - back]) for back in (0, 1)) else None
+
+
+def _pays_for_nothing(history: Sequence[Mapping[str, float]]) -> bool:
     now, before = history[-1], history[-1 - WINDOW]
     moved = now["kl"] - before["kl"]
-    gained = now["heldout_score"] - before["heldout_score"]
-    return int(now["step"]) if moved > MOVED and gained < GAIN * moved else None
+    return moved > MOVED and now["heldout_score"] - before["heldout_score"] < GAIN * moved
 
 
 def first_alarm(run: Run, alarm: Callable[[list[dict[str, float]]], int | None]) -> int | None:

@@ -24,7 +24,9 @@ from course.training.roles import check_reference, judged, reference_logprobs
 class PolicyGradientConfig:
     beta: float  # price of one nat of KL, in reward units
     group_size: int
-    minibatches: int = 1  # one optimiser step each; with more than one the later ones are slightly off-policy, and no ratio says so
+    minibatches: int = (
+        1  # one optimiser step each; with more than one the later ones are slightly off-policy, and no ratio says so
+    )
     critic_weight: float = 0.5
     clip_norm: float = 1.0
 

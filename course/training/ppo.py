@@ -61,7 +61,9 @@ class PpoStep:
     length: float  # response tokens
     actor_loss: float  # first optimiser step
     critic_loss: float
-    clip_fraction: float  # share of the last epoch's tokens without gradient: beyond the clip range on the side of their advantage
+    clip_fraction: (
+        float  # share of the last epoch's tokens without gradient: beyond the clip range on the side of their advantage
+    )
     ratio_low: float  # 1 and 99 per cent quantiles of the last epoch's ratios
     ratio_high: float
     grad_norm: float  # largest of the step's norms, before clipping
@@ -102,9 +104,7 @@ def ppo(
     _check_rehearsal(operators, config, rehearsal)
     for step in range(learner.step, steps):
         asked = prompts(step)
-        rollout = collect(
-            learner["actor"], asked, group_size=1, sampling=sampling, seed=seed, first_episode=step * len(asked)
-        )
+        rollout = collect(learner["actor"], asked, group_size=1, sampling=sampling, seed=seed, first_episode=step * len(asked))
         rewards = judged(reward, rollout.batch)
         experience, kl = experience_of(learner["critic"], reference, rollout, rewards, operators, config)
         learner.train()
@@ -207,7 +207,9 @@ def _critic_loss(
 def _check_rehearsal(operators: PpoOperators, config: PpoConfig, rehearsal: Batch | None) -> None:
     needed = (rehearsal, operators.ptx_loss, operators.rehearsal_loss)
     if config.rehearsal_weight and (config.rehearsal_rows < 1 or any(part is None for part in needed)):
-        raise ValueError("rehearsal_weight needs rehearsal text, rehearsal_rows >= 1, and the operators ptx_loss and rehearsal_loss")
+        raise ValueError(
+            "rehearsal_weight needs rehearsal text, rehearsal_rows >= 1, and the operators ptx_loss and rehearsal_loss"
+        )
 
 
 def _rehearsed(rehearsal: Batch | None, config: PpoConfig, generator: torch.Generator) -> Batch | None:

@@ -112,7 +112,10 @@ def credit_probe(credit: Callable) -> Probe:
     unread = torch.full((1, 3), float("nan"), dtype=torch.float64)
     beyond = unread.clone()
     expected, found = [], []
-    for values, after, wanted in (((10.0, 10.0), 10.0, (0.0, 0.0, 10.0, 10.0)), ((0.5, 0.6), 0.7, (1.92065, 1.03, 2.42065, 1.63))):
+    for values, after, wanted in (
+        ((10.0, 10.0), 10.0, (0.0, 0.0, 10.0, 10.0)),
+        ((0.5, 0.6), 0.7, (1.92065, 1.03, 2.42065, 1.63)),
+    ):
         beyond[0, 2] = after
         found += credit(rewards, row(*values), nothing, last, beyond, mask, gamma=0.9, gae_lambda=0.95)
         expected += wanted

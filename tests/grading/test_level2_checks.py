@@ -97,7 +97,7 @@ def _through_the_wall(function, call):
 @pytest.mark.parametrize("function", [name for name in EXERCISES if name not in HUNTS])
 def test_chance_neither_rejects_a_right_answer_nor_spares_a_wrong_one(function):
     right = [LEVEL.reference(function), *(a.run for a in LEVEL.alternatives if a.function == function)]
-    for seed in range(100, 104):
+    for seed in (100, 101):
         for run in right:
             for check in LEVEL.checks_of(function):
                 assert run_check(check, Direct(function, run), seed) == "", (check.name, seed)
@@ -113,9 +113,9 @@ def test_a_test_that_says_the_same_of_everything_earns_nothing(function):
     def never_right(fn):
         raise AssertionError
 
+    (anchor,) = (check for check in LEVEL.checks_of(function) if check.anchor)  # the other points wait for it
     for run in (never_right, lambda fn: None):
-        verdicts = judge(LEVEL, function, lambda _, run=run: Direct(function, run), 3, hidden=True)
-        assert sum(v.points for v in verdicts) == 0
+        assert run_check(anchor, Direct(function, run), 3) != ""
 
 
 @pytest.mark.parametrize(

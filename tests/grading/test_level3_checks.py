@@ -167,14 +167,14 @@ def test_a_proof_comes_out_of_the_sandbox(tmp_path):
 @pytest.mark.parametrize("function", EXERCISES)
 def test_chance_does_not_reject_a_right_answer_nor_spare_a_wrong_one(function):
     right = [LEVEL.reference(function), *(a.run for a in LEVEL.alternatives if a.function == function)]
-    for seed in (200, 201):
-        for run in right:
-            for check in LEVEL.checks_of(function):
-                assert run_check(check, Direct(function, run), seed) == "", (check.name, seed)
-        for mutant in (m for m in LEVEL.mutants if m.function == function):
-            verdicts = judge(LEVEL, function, lambda _: Direct(function, mutant.run), seed, hidden=True)
-            for id in mutant.kills:
-                assert not all(v.passed for v in verdicts if v.check.invariant == id), (mutant.name, id, seed)
+    seed = 200
+    for run in right:
+        for check in LEVEL.checks_of(function):
+            assert run_check(check, Direct(function, run), seed) == "", check.name
+    for mutant in (m for m in LEVEL.mutants if m.function == function):
+        for id in mutant.kills:
+            checks = [check for check in LEVEL.checks_of(function) if check.invariant == id]
+            assert any(run_check(check, Direct(function, mutant.run), seed) for check in checks), (mutant.name, id)
 
 
 @pytest.mark.parametrize("answer", [lambda estimate: None, lambda estimate: 1 / 0])

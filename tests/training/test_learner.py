@@ -58,7 +58,9 @@ def offline_run(learner, reference, steps):
 
 
 @pytest.mark.parametrize(
-    "run, critic", [(ppo_run, True), (grpo_run, False), (a2c_run, True), (offline_run, None)], ids=["ppo", "grpo", "a2c", "offline"]
+    "run, critic",
+    [(ppo_run, True), (grpo_run, False), (a2c_run, True), (offline_run, None)],
+    ids=["ppo", "grpo", "a2c", "offline"],
 )
 def test_four_steps_are_two_saved_loaded_and_two_more(run, critic, tmp_path):
     def fresh(seed=0):

@@ -19,7 +19,9 @@ from course.training.ppo import PpoConfig, experience_of, ppo
 from course.training.roles import check_reference, judged
 
 
-def run_ppo(steps=1, *, config=PpoConfig(beta=0.0), operators=toy.OPERATORS, seed=0, lr=3e-3, rehearsal=None, sampling=toy.SAMPLING):
+def run_ppo(
+    steps=1, *, config=PpoConfig(beta=0.0), operators=toy.OPERATORS, seed=0, lr=3e-3, rehearsal=None, sampling=toy.SAMPLING
+):
     learner, reference = toy.learner(seed, lr=lr)
     records = list(
         ppo(
@@ -105,7 +107,9 @@ def test_the_first_ratio_is_one_at_the_sampling_temperature(temperature):
     (new, old, mask), (later, old_later, _) = seen
     torch.testing.assert_close((new - old)[mask].exp(), torch.ones(int(mask.sum())), atol=1e-4, rtol=0)
     order = [old[mask].sort().values, old_later[mask].sort().values] if mask.shape == old_later.shape else []
-    assert len(order) == 2 and old.sum() == pytest.approx(float(old_later.sum()), rel=1e-5)  # the same numbers in the second epoch
+    assert len(order) == 2 and old.sum() == pytest.approx(
+        float(old_later.sum()), rel=1e-5
+    )  # the same numbers in the second epoch
     assert (later - old_later).abs().max() > 1e-3  # and the policy has moved
 
 

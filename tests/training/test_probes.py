@@ -30,8 +30,16 @@ def _leak(r, v, over, cut, final, m, gamma, gae_lambda):
 
 
 FAULTS = {
-    "no sign": ("ppo_actor_loss", lambda n, o, a, m, clip_eps=0.2: -actor(n, o, a, m), {"policy gradient", "clip", "closed-form optimum"}),
-    "sum, not mean": ("ppo_actor_loss", lambda n, o, a, m, clip_eps=0.2: m.sum() * actor(n, o, a, m), {"policy gradient", "closed-form optimum"}),
+    "no sign": (
+        "ppo_actor_loss",
+        lambda n, o, a, m, clip_eps=0.2: -actor(n, o, a, m),
+        {"policy gradient", "clip", "closed-form optimum"},
+    ),
+    "sum, not mean": (
+        "ppo_actor_loss",
+        lambda n, o, a, m, clip_eps=0.2: m.sum() * actor(n, o, a, m),
+        {"policy gradient", "closed-form optimum"},
+    ),
     "maximum": ("ppo_actor_loss", lambda n, o, a, m, clip_eps=0.2: -actor(n, o, -a, m), {"clip"}),
     "fresh old log-probabilities": ("ppo_actor_loss", lambda n, o, a, m, clip_eps=0.2: actor(n, n.detach(), a, m), {"clip"}),
     "clipped only": (

@@ -68,5 +68,3 @@ def learner(seed=0, critic=True, lr=3e-3, **options):
 
 def weights(module):
     return torch.cat([p.detach().flatten() for p in module.parameters()])
-
-
