@@ -10,29 +10,12 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 import torch
 
-from course.masks import boolean_mask, checked, masked_mean
+from course.masks import boolean_mask, checked, masked_mean, selected
 
 
 def _rate(name: str, x: float | int) -> None:
     if not 0 <= x <= 1:
         raise ValueError(f"{name} must lie in [0, 1]; got {x}")
-
-
-def selected(x: Float[Tensor, "..."], name: str, counted: Bool[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """x where it counts and 0 elsewhere, so that nothing a masked position holds enters the arithmetic that follows.
-
-        result_i = x_i where counted_i;  0 elsewhere
-
-    Shapes and units: x and counted [same shape]; result in x's units, at least in float32. `name` is what an error calls x.
-    Why before the arithmetic and not after it: 0 * NaN is NaN, in the gradient too, which selecting the result alone lets
-    through.
-    Reduces to: x under a full mask.
-    Raises: ValueError if the shapes differ, or x is not finite where it counts.
-    Source: a common fault: torch.where around a NaN, whose value is clean and whose gradient is not.
-    """
-    if x.shape != counted.shape:
-        raise ValueError(f"{name} must have the mask's shape {tuple(counted.shape)}; got {tuple(x.shape)}")
-    return torch.where(counted, checked(x, name, counted, finite=True), 0.0)
 
 
 def _no_reward_elsewhere(rewards: Float[Tensor, "*shape"], counted: Bool[Tensor, "*shape"]) -> None:

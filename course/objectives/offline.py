@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 import torch
 
-from course.credit.returns import next_action_values, selected
-from course.masks import boolean_mask, checked, masked_mean
+from course.credit.returns import next_action_values
+from course.masks import boolean_mask, checked, masked_mean, selected
 
 
 def _recorded(

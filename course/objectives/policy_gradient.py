@@ -10,13 +10,12 @@ from jaxtyping import Bool, Float, Int, Num, Shaped
 from torch import Tensor
 import torch
 
-from course.credit.returns import selected
-from course.masks import boolean_mask, checked, masked_mean
+from course.masks import boolean_mask, checked, masked_mean, selected
 from course.objectives.aggregation import aggregate
 from course.prob import entropy
 
 
-def _saturated(
+def saturated(
     ratio: Float[Tensor, "*shape"], advantage: Float[Tensor, "*shape"], clip_low: float | int, clip_high: float | int
 ) -> Bool[Tensor, "*shape"]:
     """Where the clipped term is the smaller one: there the loss is flat, and a further step in that direction gains nothing."""
@@ -74,7 +73,7 @@ def clipped_token_loss(
     counted = torch.ones_like(logp_new, dtype=torch.bool) if mask is None else boolean_mask(mask, shape)
     log_ratio = selected(logp_new, "logp_new", counted) - selected(logp_old, "logp_old", counted).detach()
     a = selected(advantage, "advantage", counted).detach()
-    clipped = _saturated(log_ratio.detach().exp(), a, clip_low, clip_high)
+    clipped = saturated(log_ratio.detach().exp(), a, clip_low, clip_high)
     flat = clipped | (a == 0)
     ratio = torch.where(flat, 0.0, log_ratio).exp()
     at_bound = torch.where(a > 0, (1 + clip_high) * a, (1 - clip_low) * a)
@@ -141,7 +140,7 @@ def clip_report(
             for x, name in ((logp_new, "logp_new"), (logp_old, "logp_old"), (advantage, "advantage"))
         )
         ratio, kind = (new - old).exp(), action_type[counted]
-        clipped = _saturated(ratio, a, clip_eps, clip_eps)
+        clipped = saturated(ratio, a, clip_eps, clip_eps)
 
         def row(chosen: Bool[Tensor, "n"]) -> dict[str, float | int]:
             tokens, some = int(chosen.sum()), ratio[chosen]

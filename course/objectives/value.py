@@ -4,8 +4,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 import torch
 
-from course.credit.returns import selected
-from course.masks import boolean_mask
+from course.masks import boolean_mask, selected
 from course.objectives.aggregation import aggregate
 
 

@@ -172,7 +172,7 @@ class _Edge:
 
     @property
     def cost(self) -> float:
-        return self.node.guess if self.children is None else 1 + max((c.cost for c in self.children), default=0)
+        return self.node.guess if self.children is None else 1.0 + max((c.cost for c in self.children), default=0.0)
 
 
 class _Tree:
@@ -219,7 +219,7 @@ class _Tree:
             for child in edge.children:
                 if child.goal in self.proved:
                     child.proof = self.proved[child.goal]
-                    child.cost = proof_cost(child.proof)
+                    child.cost = float(proof_cost(child.proof))
                 elif child.goal in self.known:
                     self._open(child)
                 else:

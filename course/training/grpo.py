@@ -15,11 +15,11 @@ import torch
 from course.credit.groups import informative_groups
 from course.models.score import score
 from course.objectives.kl import kl_token_estimate
-from course.objectives.policy_gradient import clipped_token_loss
+from course.objectives.policy_gradient import clipped_token_loss, saturated
 from course.rollout.collect import Sampling, collect
 from course.tasks.records import Batch
 from course.training.learner import Learner
-from course.training.roles import check_reference, is_clipped, judged, reference_logprobs
+from course.training.roles import check_reference, judged, reference_logprobs
 
 
 @dataclass(frozen=True)
@@ -145,5 +145,5 @@ def _losses(
         value = aggregate(each, actions, how=config.how, denominator=denominator)
         said.append(float(value.detach()))
         ratio = (logp - logp_old[part]).detach().exp()
-        clipped.append(is_clipped(ratio, credit, config.clip_low, config.clip_high)[actions])
+        clipped.append(saturated(ratio, credit, config.clip_low, config.clip_high)[actions])
         yield value

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 import torch
 
 from course.models.score import evaluating
-from course.objectives.policy_gradient import entropy_bonus
+from course.objectives.policy_gradient import entropy_bonus, saturated
 from course.objectives.value import clipped_critic_loss
 from course.prob import token_logprobs
 from course.rollout.collect import Rollout, Sampling, collect
 from course.tasks.records import Batch
 from course.training.learner import Learner
-from course.training.roles import check_reference, is_clipped, judged, reference_logprobs
+from course.training.roles import check_reference, judged, reference_logprobs
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def _update(
             said["critic"].append(share * float(critic.detach()))
             ratio = (logp - experience.logp_old[part]).detach().exp()
             said["ratio"].append(ratio[actions])
-            said["clipped"].append(is_clipped(ratio, experience.advantages[part], config.clip_eps, config.clip_eps)[actions])
+            said["clipped"].append(saturated(ratio, experience.advantages[part], config.clip_eps, config.clip_eps)[actions])
             loss = actor + config.critic_weight * critic
             if config.entropy_weight:
                 loss = loss - config.entropy_weight * entropy_bonus(logits, batch.action_mask)

@@ -2,7 +2,7 @@
 
 from typing import Any, Callable
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 import torch
 
@@ -45,10 +45,3 @@ def judged(reward: Callable[[Batch], Tensor], batch: Batch) -> Float[Tensor, "ba
     if scores.shape != (len(batch),) or not torch.isfinite(scores).all():
         raise ValueError(f"reward must give one finite number for each of {len(batch)} responses; got {tuple(scores.shape)}")
     return scores.float()
-
-
-def is_clipped(
-    ratio: Float[Tensor, "*shape"], advantage: Float[Tensor, "*shape"], clip_low: float, clip_high: float
-) -> Bool[Tensor, "*shape"]:
-    """Where the clipped objective has no gradient: beyond the range on the side that the advantage would push to."""
-    return ((ratio > 1 + clip_high) & (advantage > 0)) | ((ratio < 1 - clip_low) & (advantage < 0))

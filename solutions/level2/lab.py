@@ -868,7 +868,7 @@ probed = run_probes(mine)
 
 
 def some(numbers):
-    return ", ".join(f"{x:.3g}" for x in numbers[:3]) + (" ..." if len(numbers) > 3 else "")
+    return ", ".join(f"{round(x, 6) + 0.0:.3g}" for x in numbers[:3]) + (" ..." if len(numbers) > 3 else "")
 
 
 say(

@@ -13,10 +13,10 @@ from course.credit.returns import (
     discounted_returns,
     generalized_advantage_estimation,
     next_action_values,
-    selected,
     shaped_token_rewards,
     whiten,
 )
+from course.masks import selected
 
 REFUSED = (ValueError, TypeCheckError)
 NAN, INF = float("nan"), float("inf")
