@@ -1,6 +1,9 @@
 """Where tensors live. The only place that looks for an accelerator."""
 
+from typing import Any
+
 import torch
+from torch import nn
 
 
 def pick_device(device: str | torch.device = "auto") -> torch.device:
@@ -15,3 +18,9 @@ def pick_device(device: str | torch.device = "auto") -> torch.device:
     if (picked.type == "cuda" and not cuda) or (picked.type == "mps" and not mps):
         raise ValueError(f'device must be on this machine; got {device!r}, and torch sees none (use "auto")')
     return picked
+
+
+def device_of(model: Any) -> torch.device:
+    """Where a module's weights are; a function without weights is taken to be on the CPU."""
+    first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    return torch.device("cpu") if first is None else first.device

@@ -1,5 +1,6 @@
 """Sampling with a record: which tokens, how likely each was, why each row stopped, and noise that can be drawn again."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Sequence
 
@@ -9,6 +10,7 @@ import torch
 
 from course.language.transcript import StopReason
 from course.masks import boolean_mask
+from course.models.decoder import Decoder
 from course.models.decoding import Decoding, start_decoding
 from course.models.score import evaluating
 
@@ -83,7 +85,9 @@ def sample(
     elif episodes.shape != (batch,):
         raise ValueError(f"episodes must name each of the {batch} rows; got shape {tuple(episodes.shape)}")
     position = mask.sum(1).cpu()[:, None] + torch.arange(max_new_tokens)
-    with evaluating(model):
+    # The decoder's cached path computes in its weights' own precision; autocast would mix the two.
+    plain = torch.autocast(prompts.device.type, enabled=False) if isinstance(model, Decoder) else nullcontext()
+    with evaluating(model), plain:
         decoding = start_decoding(model, prompts, mask, width + max_new_tokens)
         vocab_size = decoding.logits.shape[-1]
         ends = torch.zeros(vocab_size, dtype=torch.bool)

@@ -10,6 +10,7 @@ import torch
 from course.language.masking import action_mask
 from course.language.transcript import Transcript
 from course.masks import boolean_mask, masked_sum
+from course.models.devices import device_of
 from course.prob import token_logprobs
 
 
@@ -79,12 +80,7 @@ def find_actions(transcript: Transcript, policy: Any) -> tuple[Int[Tensor, "acti
     """
     tokens, mask = action_mask(transcript, policy.tokenizer)
     model = getattr(policy, "model", policy)
-    tokens = tokens.to(_device_of(model))
+    tokens = tokens.to(device_of(model))
     with evaluating(model):
         total = masked_sum(score(policy, tokens[None])[0], mask[1:].to(tokens.device))
     return mask.nonzero().flatten(), total
-
-
-def _device_of(model: Any) -> torch.device:
-    first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-    return torch.device("cpu") if first is None else first.device

@@ -7,6 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 import torch
 
+from course.models.devices import device_of
 from course.models.sampling import Samples, sample
 from course.tasks.records import Batch
 
@@ -63,9 +64,11 @@ def collect(
     """
     if group_size < 1:
         raise ValueError(f"group_size must be at least 1; got {group_size}")
+    model = getattr(model, "model", model)  # a Policy's own model can be sampled with a cache
+    prompts = prompts.to(device_of(model))
     group = torch.arange(len(prompts), device=prompts.device).repeat_interleave(group_size)
     drawn = sample(
-        getattr(model, "model", model),  # a Policy's own model can be sampled with a cache
+        model,
         prompts.repeat_interleave(group_size, 0),
         max_new_tokens=sampling.max_new_tokens, end_ids=sampling.end_ids, pad_id=sampling.pad_id,
         temperature=sampling.temperature, seed=seed, episodes=first_episode + torch.arange(len(group)),

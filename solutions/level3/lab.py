@@ -1,0 +1,531 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Level 3 · Selection versus optimisation
+#
+# There are two ways to get better answers out of a score. Level 2 changed the policy. This level leaves it alone, lets it answer many times and **chooses**. Choosing
+# needs no gradient and no training run. It is paid for with every question, and the judge's mistakes are what it looks for hardest. In this level you
+# write the arithmetic of selection, count its bill to the last token, and put it beside PPO at equal cost.
+#
+# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
+#
+# **You will be able to**
+# - say what best-of-N is worth, without bias, from one pool of samples, by the score that selects and by gold;
+# - say exactly how far selection moves the law of the answers, and when the formula that everybody quotes is wrong;
+# - keep single-sample, consensus and reranked results apart, with the budget of each;
+# - search for a proof in an AND-OR tree, and tell search from learning;
+# - draw the whole frontier of quality against compute, and read off which methods nothing beats.
+#
+# **You need** levels 0 to 2. **Time** about 5 hours of work. {{measured}}
+
+# %% tags=["parameters"]
+SEED = 0
+DEVICE = "cpu"
+FAST = False
+
+# %% ng="locked:setup"
+import math
+
+import torch
+
+from autograder import check, statement
+
+# %% [markdown]
+# ## Part A · What selection is worth
+#
+# Five things are often called "RL". Only some of them change weights:
+#
+# | loop | what changes | samples of the current policy? |
+# |---|---|---|
+# | supervised fine-tuning | the policy | no |
+# | training a reward model | the judge | no, once the data are there |
+# | online RL | the policy, usually a critic too | yes |
+# | sampling and choosing, search | **no weight** | yes, for every question |
+# | orchestration: which tool, which model | possibly nothing | it acts live |
+#
+# Evidence for one is not evidence for another. WebGPT's best answerer was not its PPO policy: judges preferred the PPO policy to the cloned one 58 % of the time, and
+# best-of-64 *from the cloned policy* 68 % of the time [D].
+
+# %% [markdown]
+# {{card best_of_n}}
+#
+# Draw candidates $y_1,\dots,y_M$ and score each with $s_i=s(x,y_i)$. Best-of-$N$ answers with
+#
+# $$y_{i^*},\qquad i^*=\min\big\{\operatorname*{arg\,max}_{i\le N}\ s_i\big\}.$$
+#
+# Only the first $N$ candidates count, so that one pool gives best-of-4 and best-of-64. Equal scores are common (a test that passes, a rounded mark), and a
+# rule for them belongs to the definition: the first wins.
+
+# %% ng="solution:best_of_n"
+def best_of_n(candidates, scores, n):
+    """The candidate with the highest score among the first n, the first one among equals.
+
+    candidates   list of M objects of any kind (text, tuples, ...), or a tensor [M, ...], whose rows are the candidates
+    scores       [M] float; -inf is a legal score. What stands behind the first n is not looked at
+    n            1 <= n <= M
+    returns      the candidate itself: neither its position nor its score
+    """
+    ### BEGIN SOLUTION
+    best = 0
+    for i in range(1, n):
+        if scores[i] > scores[best]:  # strictly: among equals the first stays
+            best = i
+    return candidates[best]
+    ### END SOLUTION
+
+
+# %% ng="test:best_of_n"
+check(best_of_n)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> If the scores of candidates 2 and 5 are equal and highest, which comparison, <code>&gt;</code> or <code>&gt;=</code>, keeps candidate 2?
+# </details>
+# <details><summary>Hint 2: where to look</summary> Cut the scores to the first n before you look for the greatest. A score of minus infinity is no reason to give up. </details>
+# <details><summary>Hint 3: almost code</summary> Start with <code>best = 0</code>; for every i below n, replace it if <code>scores[i] > scores[best]</code>; return <code>candidates[best]</code>. </details>
+
+# %% [markdown]
+# {{card expected_best_of_n}}
+#
+# What is best-of-$N$ *worth*? You have a pool of $M\ge N$ samples, the score $s_i$ of each and its true quality $g_i$ (**gold**: fresh human labels, hidden tests, or in a
+# toy a formula). To take the first $N$ gives one noisy number. Better: the mean over **all** $\binom MN$ subsets of $N$ samples of the gold of the sample that the *score* selects. It is
+# unbiased, and it need not be enumerated: sample $i$ is selected by exactly those subsets whose other $N-1$ members it beats,
+#
+# $$\widehat V_N=\sum_{i=1}^{M} g_i\,\frac{\binom{b_i}{N-1}}{\binom MN},\qquad b_i=\#\{\text{samples that } i \text{ beats}\}.$$
+#
+# Sample $i$ beats those with a lower score, and those with the same score that stand *behind* it.
+#
+# By the selecting score itself ($g=s$) this can't fall as $N$ grows. By gold it can.
+#
+# $\binom{4000}{2000}$ has more than a thousand digits, and no `float` holds it. From the best sample downwards the weights are easy: the best gets
+# $w=N/M$, and if a sample beats $b$ others, the next one below it gets $w\,\frac{b-(N-1)}{b}$.
+
+# %% ng="solution:expected_best_of_n"
+def expected_best_of_n(scores, gold, n):
+    """Mean gold of the sample that the score selects, over all subsets of n of the M samples.
+
+    scores    [M] float: selects. Among equals the first in order is selected, in every subset
+    gold      [M] float: what the selected sample is worth
+    n         1 <= n <= M; n = 1 gives the mean of gold, n = M the gold of best-of-n
+    returns   scalar; exact (relative error below 1e-6) also for a few thousand samples and any n
+    """
+    ### BEGIN SOLUTION
+    order = scores.sort(descending=True, stable=True).indices  # stable: among equals the first in order stays in front
+    ordered = gold.double()[order]
+    size = len(ordered)
+    value, weight = torch.zeros((), dtype=torch.float64), n / size
+    for place in range(size - n + 1):  # a sample that beats fewer than n - 1 others is never selected
+        value = value + weight * ordered[place]
+        beaten = size - 1 - place
+        weight *= (beaten - (n - 1)) / max(beaten, 1)
+    return value
+    ### END SOLUTION
+
+
+# %% ng="test:expected_best_of_n"
+check(expected_best_of_n)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Scores 1, 2, 3, 5, 8 and n = 2: how many of the ten pairs does 8 win, how many does 5, how many does 1? </details>
+# <details><summary>Hint 2: where to look</summary> Sort by score, the highest first, with a <em>stable</em> sort. The sample in place p (from 0) beats M - 1 - p others. Run down the list with a
+# weight that starts at n / M. </details>
+# <details><summary>Hint 3: almost code</summary> For p in range(M - n + 1): add <code>w * gold[order[p]]</code>, then <code>w = w * (b - (n - 1)) / b</code> with <code>b = M - 1 - p</code>; mind
+# b = 0. </details>
+
+# %% [markdown]
+# {{card test_expected_best_of_n}}
+#
+# **Bug hunt.** A wrong estimate of best-of-N never crashes. It gives a smooth, rising curve that is a little too high, and a paper gets written.
+#
+# Write a test that gets *some* implementation of `expected_best_of_n(scores, gold, n)` and raises if it is wrong. It will meet right and wrong implementations in a
+# secret order. Rejecting a right one scores 0: run it on your own first. Wrong ones look at other subsets (the first $n$ samples only, draws *with* replacement, counts off by one),
+# return something else (the score, or the gold of the sample with the best gold), select by the lowest score, take the samples to be sorted, break ties the other way, or lose their digits
+# where the pool is large.
+#
+# What you may rely on: right ones return a 0-dimensional float64 tensor that is exact to about 1e-6, and cope with a few thousand samples. What they may rely on: float64 tensors of
+# finite numbers, $1\le n\le M$.
+#
+# **Decide first:** an implementation that uses only the first $n$ samples is unbiased. In what sense is it wrong here, and would you see it if you averaged over many random pools?
+
+# %% ng="solution:test_expected_best_of_n"
+def test_expected_best_of_n(estimate):
+    """Raise if `estimate` is not a right expected_best_of_n(scores, gold, n); return None if it is."""
+    ### BEGIN SOLUTION
+    import itertools
+
+    def expected(scores, gold, n):
+        values = []
+        for subset in itertools.combinations(range(len(scores)), n):
+            selected = subset[0]
+            for i in subset[1:]:
+                if scores[i] > scores[selected]:
+                    selected = i
+            values.append(float(gold[selected]))
+        return math.fsum(values) / len(values)
+
+    pools = [
+        ([0.3, -1.2, 2.5, 0.9, -0.4, 1.7], [1.0, 4.0, -3.0, 0.5, 2.5, -0.7]),  # neither sorted, nor with gold in the same order
+        ([1.0, 0.0, 1.0, 2.0, 2.0, 0.0, 2.0], [5.0, -1.0, 3.0, 0.25, 7.0, 2.0, -4.0]),  # ties at every level
+        ([-7.0, -7.0, -7.0], [1.0, 2.0, 6.0]),
+        ([-3.0], [0.75]),
+    ]
+    for scores, gold in pools:
+        s, g = torch.tensor(scores, dtype=torch.float64), torch.tensor(gold, dtype=torch.float64)
+        for n in range(1, len(scores) + 1):
+            got = float(estimate(s.clone(), g.clone(), n))
+            assert abs(got - expected(scores, gold, n)) < 1e-6, f"{scores}, n = {n}"
+    # A large pool with a known answer: of the numbers 1..M the greatest of n is n (M + 1) / (n + 1) on average.
+    size = 2000
+    values = (torch.randperm(size, generator=torch.Generator().manual_seed(1)) + 1).double()
+    for n in (1, 2, 30, 700, 1999, 2000):
+        wanted = n * (size + 1) / (n + 1)
+        assert abs(float(estimate(values.clone(), 3 - values, n)) / (3 - wanted) - 1) < 1e-6, f"{size} samples, n = {n}"
+    ### END SOLUTION
+
+
+# %% ng="test:test_expected_best_of_n"
+check(test_expected_best_of_n)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Of how many samples can you write down every subset and let each of them choose? What must the pool contain so that every mistake in the list gives another
+# number? </details>
+# <details><summary>Hint 2: where to look</summary> <code>itertools.combinations</code> over positions; scores in no order; gold in another order than the scores; ties; every n from 1 to M; one pool of
+# thousands. </details>
+# <details><summary>Hint 3: almost code</summary> Compare with the mean of <code>gold[first best of subset]</code>. For the large pool take the scores 1..M in random order: of n of them the greatest is
+# <code>n (M + 1) / (n + 1)</code> on average. </details>
+
+# %% [markdown]
+# ## Part B · Counting successes
+
+# %% [markdown]
+# {{card pass_at_k}}
+#
+# For tasks with a checker the question is: how likely is it that *at least one* of $k$ samples is right? Of $n$ samples $c$ are right. Over all choices of $k$ of them,
+#
+# $$\text{pass@}k=1-\binom{n-c}{k}\Big/\binom nk=1-\prod_{j=0}^{c-1}\Big(1-\frac{k}{n-j}\Big).$$
+#
+# It is `expected_best_of_n` for a score and a gold that are 1 or 0, with a judge that never errs. That judge is the point: pass@$k$ says what a *perfect* selector could reach, and
+# no user gets it without one. The tempting $1-(1-c/n)^k$ draws with replacement and is biased downwards: 0.83 in place of 0.92 for $n=10$, $c=3$, $k=5$.
+
+# %% ng="solution:pass_at_k"
+def pass_at_k(n, c, k):
+    """Share of all choices of k from n samples, c of them right, that contain at least one right sample.
+
+    n, c, k   integers, 0 <= c <= n and 1 <= k <= n
+    returns   float: exactly 0 where c = 0, exactly 1 where fewer than k samples are wrong; right to 1e-6 for n up to 100 000
+    """
+    ### BEGIN SOLUTION
+    if n - c < k:
+        return 1.0
+    all_wrong = 1.0
+    for j in range(c):
+        all_wrong *= 1 - k / (n - j)
+    return 1 - all_wrong
+    ### END SOLUTION
+
+
+# %% ng="test:pass_at_k"
+check(pass_at_k)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> With 3 wrong samples and k = 5, can a choice of 5 be all wrong? </details>
+# <details><summary>Hint 2: where to look</summary> The product form needs no binomial coefficient, so nothing can overflow. </details>
+# <details><summary>Hint 3: almost code</summary> Return 1.0 if <code>n - c &lt; k</code>; else multiply <code>1 - k / (n - j)</code> for j in range(c) and subtract from 1. </details>
+
+# %% [markdown]
+# ## Part C · What selection costs in KL
+
+# %% [markdown]
+# {{card best_of_n_kl}}
+#
+# Best-of-$N$ changes no weight, but it changes the law of the answers. How far? If the policy has a finite list of answers with $p_y=\pi(y)$, this can be computed exactly. Let $F(y)$ be
+# the policy's probability of a score **at most** $s_y$, $F_<(y)$ of a score **below** $s_y$, and $P(y)=F(y)-F_<(y)$ of that very score. The best of $N$ draws has that score with
+# probability $F^N-F_<^N$. The first drawn wins a tie, so inside a class of equal scores the answers share as the policy does:
+#
+# $$q_y=p_y\,\frac{F(y)^N-F_<(y)^N}{P(y)},\qquad \mathrm{KL}(q\,\|\,\pi)=\sum_y q_y\log\frac{q_y}{p_y}.$$
+#
+# Papers write $\mathrm{KL}=\log N-\frac{N-1}N$. That is an **upper bound** of the exact value for $N>1$. It is reached only in the limit of a law without ties and without heavy atoms. With two equally likely answers
+# best-of-16 is 0.693 nats away, and the formula says 1.835.
+
+# %% ng="solution:best_of_n_kl"
+def best_of_n_kl(logprobs, scores, n):
+    """Exact KL divergence of best-of-n from the policy, in nats.
+
+    logprobs   [Y] log-probabilities of all answers of the policy, normalised; -inf (never given) is legal and adds nothing
+    scores     [Y] float; among equal scores the first one drawn is selected
+    n          1 to 10 000
+    returns    scalar; 0 for n = 1 and where all scores are equal
+    """
+    ### BEGIN SOLUTION
+    levels, level = scores.unique(return_inverse=True)  # ascending
+    mass = torch.zeros(len(levels), dtype=torch.float64).index_add(0, level, logprobs.double().exp())
+    mass = mass / mass.sum()
+    upto = mass.cumsum(0).clamp(max=1)
+    chosen = upto**n - torch.cat([torch.zeros(1, dtype=torch.float64), upto[:-1]]) ** n
+    counted = chosen > 0  # what is never selected is 0 log 0
+    return (chosen[counted] * (chosen[counted] / mass[counted]).log()).sum()
+    ### END SOLUTION
+
+
+# %% ng="test:best_of_n_kl"
+check(best_of_n_kl)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Two answers of equal score have probabilities 0.3 and 0.1. If best-of-n selects that score with probability 0.8, how often does it give each of them, and what is q / p for
+# both? </details>
+# <details><summary>Hint 2: where to look</summary> q / p is the same for all answers of one score: sum over the different scores (<code>unique(return_inverse=True)</code>, ascending), with the cumulative sum
+# of their masses as F. </details>
+# <details><summary>Hint 3: almost code</summary> <code>upto = cumsum(mass)</code>, <code>below</code> the same shifted by one with 0 in front, <code>Q = upto**n - below**n</code>; the sum of
+# <code>Q * log(Q / mass)</code> where Q is positive. </details>
+
+# %% [markdown]
+# ## Part D · Three budgets
+
+# %% [markdown]
+# {{card consensus}}
+#
+# If answers can be compared, no judge is needed: draw $k$ samples and give the answer that most of them give. Among equally frequent answers take the one that was **seen first**: whose
+# first appearance comes earliest.
+
+# %% ng="solution:consensus"
+def consensus(answers):
+    """The most frequent answer; among equally frequent ones the one whose first appearance comes earliest.
+
+    answers   non-empty list of hashable objects
+    returns   the answer itself
+    """
+    ### BEGIN SOLUTION
+    votes = {}
+    for answer in answers:
+        votes[answer] = votes.get(answer, 0) + 1
+    return max(votes, key=votes.get)  # a dict keeps the order of first appearance, and max keeps the first of equals
+    ### END SOLUTION
+
+
+# %% ng="test:consensus"
+check(consensus)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> For a, b, b, a, c: who has most votes, and who was seen first? </details>
+# <details><summary>Hint 2: where to look</summary> A dict of counts keeps the order in which its keys first appeared. </details>
+# <details><summary>Hint 3: almost code</summary> Count into a dict, then <code>max(votes, key=votes.get)</code>. </details>
+
+# %% [markdown]
+# {{card process_score}}
+#
+# An **outcome** reward model looks at a whole solution. A **process** reward model gives every step $t$ the probability $p_t$ that it is valid, and a solution is valid if all its steps are:
+#
+# $$S=\prod_{t=1}^{K}p_t,\qquad \log S=\sum_t\log p_t .$$
+#
+# Every step that is not certain lowers $S$, so long solutions are punished for being long. The length-calibrated score is the geometric mean $S^{1/K}$: it doesn't change when a step is added whose
+# probability is the score itself.
+#
+# "Let's Verify Step by Step" trained such a model on about 800 000 step labels and used it to *choose* among solutions; it reports no training of the policy by RL [D].
+
+# %% ng="solution:process_score"
+def process_score(step_probs, calibrate_length=False):
+    """The probability that all steps are valid, or the geometric mean of the steps' probabilities.
+
+    step_probs         [K] float in [0, 1], K >= 1
+    calibrate_length   False: the product; True: its K-th root, right also for thousands of steps, whose product is 0 in floating point
+    returns            scalar in [0, 1]; 0 in both cases if a step has probability 0
+    """
+    ### BEGIN SOLUTION
+    if calibrate_length:
+        return step_probs.log().mean().exp()
+    return step_probs.prod()
+    ### END SOLUTION
+
+
+# %% ng="test:process_score"
+check(process_score)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> What is 0.5 to the power of 5000 in floating point, and what is its 5000th root? </details>
+# <details><summary>Hint 2: where to look</summary> The logarithm of a geometric mean is a mean of logarithms. </details>
+# <details><summary>Hint 3: almost code</summary> <code>step_probs.prod()</code>, or <code>step_probs.log().mean().exp()</code>; log 0 is -inf, and exp(-inf) is 0. </details>
+
+# %% [markdown]
+# ## Part E · Search
+
+# %% [markdown]
+# {{card solve}}
+#
+# Best-of-$N$ draws whole answers. Where an exact checker accepts or refuses every *step*, search can do better: it keeps what is done and branches where a choice is open. A proof search alternates
+# two kinds of nodes. At a **goal** one tactic has to work (OR). A tactic turns its goal into subgoals, and **all** of them must be proved (AND). With $\text{cost}(g)$ for a goal,
+#
+# $$\text{cost}(g)=1+\min_{t}\ \max_{g'\in\,\text{kernel}(g,t)}\text{cost}(g'),$$
+#
+# where the maximum over no subgoals is 0: an AND node costs its hardest goal, every tactic costs 1. AlphaProof charges 1 for each tactic and backs up the hardest subgoal [D].
+#
+# The **kernel** alone decides what a tactic does: it returns the subgoals, or `None` for a tactic that doesn't apply. That costs nothing and changes nothing. Goals may repeat and lead back to
+# themselves; the budget, the greatest cost allowed, ends the search.
+#
+# A proof is `(tactic, (proof of the first subgoal, proof of the second, ...))`, in tuples. The goals and numbers below are examples of the form: a tactic that closes its goal is `("done", ())`.
+
+# %% ng="solution:solve"
+def solve(goal, tactics, kernel, budget):
+    """A cheapest proof of a goal, if there is one that costs at most `budget`.
+
+    goal      hashable
+    tactics   tactics(goal) -> list of tactics in order of preference, possibly empty
+    kernel    kernel(goal, tactic) -> list or tuple of subgoals (empty: the goal is closed), or None: the tactic does not apply.
+              Both functions may be called as often as you like, and change nothing
+    budget    integer >= 0: the greatest cost allowed. 0 allows no proof
+    returns   None, or (tactic, (proof of each subgoal, in the kernel's order)) as tuples.
+              Every part is a cheapest proof of its own goal, also where a dearer one would do, and where several tactics give a
+              cheapest proof it uses the one that comes first in tactics(goal)
+    """
+    ### BEGIN SOLUTION
+    known = {}
+
+    def cheapest(goal, limit):
+        """(cost, proof) of a cheapest proof that costs at most limit, or None."""
+        if limit < 1:
+            return None
+        if (goal, limit) not in known:
+            best = None
+            for tactic in tactics(goal):
+                subgoals = kernel(goal, tactic)
+                if subgoals is None:
+                    continue
+                parts = [cheapest(subgoal, limit - 1) for subgoal in subgoals]
+                if None in parts:  # an AND needs all of its goals
+                    continue
+                cost = 1 + max((part[0] for part in parts), default=0)
+                if best is None or cost < best[0]:  # strictly: among equals the first tactic stays
+                    best = (cost, (tactic, tuple(part[1] for part in parts)))
+            known[goal, limit] = best
+        return known[goal, limit]
+
+    found = cheapest(goal, budget)
+    return None if found is None else found[1]
+    ### END SOLUTION
+
+
+# %% ng="test:solve"
+check(solve)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> If a proof of the goal may cost 4, what may each of the subgoals of its first tactic cost? </details>
+# <details><summary>Hint 2: where to look</summary> A function of (goal, limit) that calls itself with limit - 1 ends whatever the goals do. Let it return the cost together with the proof. </details>
+# <details><summary>Hint 3: almost code</summary> For every tactic that applies: solve all subgoals within limit - 1, skip the tactic if one has no proof, cost = 1 + max; keep the tactic only if it is
+# <em>strictly</em> cheaper than the best so far. </details>
+
+# %% [markdown]
+# ## Part F · The frontier
+
+# %% [markdown]
+# {{card pareto_front}}
+#
+# Methods differ in two things at once, cost and quality, and no weight between the two is right for everybody. Point $a$ **dominates** $b$ if it costs no more and is no worse, and at least one of the two is
+# strict. What no other point dominates is the **front**: the only methods worth discussing. Two equal points don't dominate each other, so both stay.
+
+# %% ng="solution:pareto_front"
+def pareto_front(points):
+    """Positions of the points that no other point dominates.
+
+    points    [N, 2] float: column 0 is a cost (less is better), column 1 a quality (more is better)
+    returns   [F] integers, ascending; all copies of a point on the front are on it
+    """
+    ### BEGIN SOLUTION
+    rows = points.tolist()
+
+    def dominates(a, b):
+        return a[0] <= b[0] and a[1] >= b[1] and a != b
+
+    return torch.tensor([i for i, row in enumerate(rows) if not any(dominates(other, row) for other in rows)], dtype=torch.long)
+    ### END SOLUTION
+
+
+# %% ng="test:pareto_front"
+check(pareto_front)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Two methods cost the same and one is better. Is the other on the front? And if they are equally good? </details>
+# <details><summary>Hint 2: where to look</summary> Compare every point with every other one; tables have a dozen rows. </details>
+# <details><summary>Hint 3: almost code</summary> a dominates b if <code>a[0] &lt;= b[0] and a[1] &gt;= b[1] and a != b</code>; keep the positions that nothing dominates. </details>
+
+# %% [markdown]
+# {{card frontier_table}}
+#
+# **Exit test.** One table in which selection and optimisation stand side by side, nothing is hidden in a sum, and every number carries the uncertainty that it has. One row for each $N$ in `sizes`, in that order, then one for PPO:
+#
+# | column | best-of-$n$ | ppo |
+# |---|---|---|
+# | `method`, `n` | `"best-of-4"`, 4 | `"ppo"`, 1 |
+# | `sampled` | tokens of the first $n$ samples of every prompt | tokens sampled in training, plus those of its final samples |
+# | `trained` | 0 | as given |
+# | `judged` | the judge reads what was sampled; for $n=1$ nothing is judged: 0 | as given |
+# | `total` | sampled + trained + judged | the same |
+# | `latency` | tokens a user waits for if the $n$ samples are drawn side by side: the longest of them | tokens of the final sample |
+# | `score`, `gold` | of the response that the score selects among the first $n$, first among equals | of the final sample |
+# | `gold_low`, `gold_high` | $\text{gold}\mp t_{S-1}\cdot\text{sd}/\sqrt S$ over the $S$ **seeds**' means | the same |
+# | `diversity` | number of different selected responses / number of prompts | the same, of the final samples |
+# | `front` | whether no other row dominates this one in (`total`, `gold`) | the same |
+#
+# Costs are those of answering all $P$ prompts once, averaged over seeds; `latency`, `score` and `gold` are means over seeds and prompts; `diversity` is taken within a seed and averaged over seeds. The interval is over seeds and nothing else:
+# the prompts of one seed share a policy and a reward model, and are no independent repetitions of the experiment. sd is the sample standard deviation (divisor $S-1$); $t$ is Student's, below. With one seed there is no interval: both ends are NaN.
+#
+# **Decide first:** PPO's training is paid once, and every later question costs one sample. Best-of-64 pays for every question. After how many questions would the order of the two totals change? The table answers for $P$ prompts, and only for
+# those.
+
+# %% ng="locked:student_t"
+T95 = {1: 12.706205, 2: 4.302653, 3: 3.182446, 4: 2.776445, 5: 2.570582, 6: 2.446912, 7: 2.364624, 8: 2.306004, 9: 2.262157}
+# T95[S - 1]: 95 % of a Student variable with S - 1 degrees of freedom lies within plus or minus this.
+
+# %% ng="solution:frontier_table"
+def frontier_table(pool, ppo, sizes=(1, 4, 16, 64)):
+    """Rows of best-of-n for every size, in their order, and of PPO; S seeds, P prompts, M samples of each prompt.
+
+    pool      dict: "score" (selects), "gold" [S, P, M] float; "tokens" [S, P, M] int, the length of each response; "response" [S, P, M]
+              int, equal numbers for equal texts
+    ppo       dict: the same four, [S, P], of its final samples; "sampled", "trained", "judged" [S], tokens of the whole training. The
+              final samples are in none of the three
+    sizes     numbers n, 1 <= n <= M;  S is 1 to 10
+    returns   list of dicts with exactly the keys method (text), n (int), sampled, trained, judged, total, latency, score, gold,
+              gold_low, gold_high, diversity (numbers) and front (bool), as in the table above
+    """
+    ### BEGIN SOLUTION
+    def row(method, n, sampled, trained, judged, wait, score, gold, response):
+        """From costs [S], and tensors [S, P] of what a user gets."""
+        seeds = len(gold)
+        means = gold.double().mean(1)
+        half = T95[seeds - 1] * float(means.std()) / math.sqrt(seeds) if seeds > 1 else math.nan
+        costs = {"sampled": sampled, "trained": trained, "judged": judged}
+        costs = {name: float(torch.as_tensor(tokens).double().mean()) for name, tokens in costs.items()}
+        center = float(means.mean())
+        return {
+            "method": method, "n": n, **costs, "total": sum(costs.values()), "latency": float(wait.double().mean()),
+            "score": float(score.double().mean()), "gold": center, "gold_low": center - half, "gold_high": center + half,
+            "diversity": sum(len(set(texts)) / len(texts) for texts in response.tolist()) / seeds,
+        }  # fmt: skip
+
+    rows = []
+    for n in sizes:
+        first = {name: x[:, :, :n] for name, x in pool.items()}
+        best = first["score"].argmax(2, keepdim=True)  # the first of equals
+        sampled = first["tokens"].sum((1, 2))
+        selected = [first[name].gather(2, best)[:, :, 0] for name in ("score", "gold", "response")]
+        rows.append(row(f"best-of-{n}", n, sampled, 0, sampled if n > 1 else 0, first["tokens"].amax(2), *selected))
+    final = [ppo[name] for name in ("tokens", "score", "gold", "response")]
+    rows.append(row("ppo", 1, ppo["sampled"] + ppo["tokens"].sum(1), ppo["trained"], ppo["judged"], *final))
+    front = set(pareto_front(torch.tensor([[r["total"], r["gold"]] for r in rows], dtype=torch.float64)).tolist())
+    return [{**r, "front": i in front} for i, r in enumerate(rows)]
+    ### END SOLUTION
+
+
+# %% ng="test:frontier_table"
+check(frontier_table)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Which of these are means over seeds of one number per seed, and which need the prompts of a seed together? </details>
+# <details><summary>Hint 2: where to look</summary> Cut all four tensors of the pool to the first n, take <code>argmax</code> of the score over the last dimension, <code>gather</code> the others with it. One helper function for a row serves
+# best-of-n and PPO. <code>front</code> comes last, when all rows are there. </details>
+# <details><summary>Hint 3: almost code</summary> <code>best = score[:, :, :n].argmax(2, keepdim=True)</code>; <code>sampled = tokens[:, :, :n].sum((1, 2))</code>; <code>means = gold.mean(1)</code>; half width
+# <code>T95[S - 1] * means.std() / S ** 0.5</code>; <code>len(set(...)) / P</code> for each seed; <code>pareto_front</code> on (total, gold). </details>
