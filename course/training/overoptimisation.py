@@ -128,7 +128,7 @@ def recorded_run(bandit: Bandit, *, operators: PpoOperators, healthy: bool) -> R
 WINDOW, MOVED, GAIN = 4, 2.0, 0.02
 
 
-def overoptimisation_alarm(history: Sequence[Mapping[str, float]]) -> int | None:
+def overoptimisation_alarm(history: Sequence[Mapping[str, Any]]) -> int | None:
     """The step of a history's last entry, if it and the entry before it show a policy that pays KL for nothing; else None.
 
         kl_t - kl_(t-4) > 2 nats   and   score_t - score_(t-4) < 0.02 * (kl_t - kl_(t-4)),   at the last entry and the one before
@@ -151,19 +151,19 @@ def overoptimisation_alarm(history: Sequence[Mapping[str, float]]) -> int | None
     return int(history[-1]["step"]) if all(_pays_for_nothing(history[: len(history) - back]) for back in (0, 1)) else None
 
 
-def _pays_for_nothing(history: Sequence[Mapping[str, float]]) -> bool:
+def _pays_for_nothing(history: Sequence[Mapping[str, Any]]) -> bool:
     now, before = history[-1], history[-1 - WINDOW]
     moved = now["kl"] - before["kl"]
     return moved > MOVED and now["heldout_score"] - before["heldout_score"] < GAIN * moved
 
 
-def first_alarm(run: Run, alarm: Callable[[list[dict[str, float]]], int | None]) -> int | None:
+def first_alarm(run: Run, alarm: Callable[[list[dict[str, Any]]], int | None]) -> int | None:
     """The entry at which a detector first speaks, shown one prefix after the other."""
     entries = [asdict(entry) for entry in run.history]
     return next((i for i in range(len(entries)) if alarm(entries[: i + 1]) is not None), None)
 
 
-def in_time(run: Run, alarm: Callable[[list[dict[str, float]]], int | None]) -> bool:
+def in_time(run: Run, alarm: Callable[[list[dict[str, Any]]], int | None]) -> bool:
     """Whether the first alarm of a run comes after gold's peak and before the run's end."""
     entry = first_alarm(run, alarm)
     return entry is not None and run.peak < entry < len(run.history) - 1

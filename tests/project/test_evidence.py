@@ -1,6 +1,8 @@
 """Evidence files: one seed of each is measured again; intervals are checked against what they claim."""
 
 import json
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from course.evidence.intervals import bootstrap_mean
 from course.evidence.measure import machine, write_evidence
 from course.feedback.tail import tail_outcome
 from course.objectives.preference import pairwise_reward_loss
+from course.training.overoptimisation import Run, first_alarm, in_time, overoptimisation_alarm
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,3 +66,113 @@ def test_intervals_refuse_what_has_no_interval():
             bootstrap_mean(values, level=0.95, seed=0)
     with pytest.raises(ValueError, match="level must lie between"):
         bootstrap_mean([1.0, 2.0], level=1.0, seed=0)
+
+
+# ------------------------------------------------------------------ level 2
+
+
+@pytest.fixture(scope="module")
+def runs():
+    data = json.loads((ROOT / "solutions" / "level2" / "evidence.json").read_text())
+    return data["signature"], [Run.from_json(run) for run in data["runs"]]
+
+
+AGAIN = """
+import json, sys, torch
+torch.set_num_threads(1)
+from course.evidence.measure import operators
+from course.training.bandit import prepare
+from course.training.overoptimisation import PUSHED, pushed_run, run_of
+steps = list(pushed_run(prepare(int(sys.argv[1])), operators=operators(), beta=PUSHED, steps=6))
+print(json.dumps(run_of(int(sys.argv[1]), False, steps).to_json()))
+"""
+
+
+def test_the_beginning_of_a_run_of_level_2_is_measured_again(runs):
+    """Three entries of one pushed run, in a fresh process: equal bits on the recorded machine, elsewhere close to the band of seeds."""
+    signature, recorded = runs
+    run = next(r for r in recorded if not r.healthy and r.seed == 1)
+    said = subprocess.run([sys.executable, "-c", AGAIN, "1"], capture_output=True, text=True, check=True)
+    again = Run.from_json(json.loads(said.stdout))
+    if signature == {**machine(), "threads": 1}:
+        assert again.history == run.history[:3] and again.gold == run.gold[:3]
+        assert again.training_reward == run.training_reward[:3]
+    for entry in range(3):
+        values = [r.gold[entry] for r in recorded if not r.healthy]
+        spread = max(values) - min(values)
+        assert min(values) - spread <= again.gold[entry] <= max(values) + spread
+
+
+def test_pushed_runs_gain_reward_and_lose_gold_in_every_seed(runs):
+    """If pushing did not harm, gold's end would lie as often above as below its level at the peak minus the noise of two entries.
+
+    An entry is a mean over 256 responses with a standard deviation near 1: two differ by chance by 0.09; 0.3 is over three of that.
+    """
+    pushed = [r for r in runs[1] if not r.healthy]
+    assert len(pushed) >= 10 and len({r.seed for r in pushed}) == len(pushed)
+    for run in pushed:
+        end = sum(run.gold[-3:]) / 3
+        assert end < max(run.gold) - 0.3, run.seed
+        assert run.training_reward[-1] > run.training_reward[run.peak] > run.training_reward[0], run.seed
+
+
+def test_healthy_runs_keep_their_gold(runs):
+    healthy = [r for r in runs[1] if r.healthy]
+    assert len(healthy) >= 20
+    for run in healthy:
+        assert sum(run.gold[-3:]) / 3 > max(run.gold) - 0.2 and run.gold[-1] > run.gold[0] + 0.3, run.seed
+
+
+def test_the_reference_alarm_is_in_time_and_quiet(runs):
+    """An alarm at a random entry of 24 would fall between a peak near entry 9 and the end in 6 of 10; nine of ten: below 5 per cent."""
+    pushed, healthy = ([r for r in runs[1] if r.healthy is kind] for kind in (False, True))
+    assert sum(in_time(r, overoptimisation_alarm) for r in pushed) >= 0.9 * len(pushed)
+    assert sum(first_alarm(r, overoptimisation_alarm) is not None for r in healthy) <= len(healthy) / 20
+
+
+def test_hidden_runs_judge_the_alarm_that_was_tuned_on_others(runs):
+    hidden = [Run.from_json(r) for r in json.loads((ROOT / "autograder" / "hidden" / "level2_runs.json").read_text())["runs"]]
+    assert not {r.seed for r in hidden} & {r.seed for r in runs[1]}
+    pushed, healthy = ([r for r in hidden if r.healthy is kind] for kind in (False, True))
+    assert len(pushed) >= 10 and len(healthy) >= 10
+    assert sum(in_time(r, overoptimisation_alarm) for r in pushed) >= 9
+    assert sum(first_alarm(r, overoptimisation_alarm) is not None for r in healthy) <= 1
+
+
+# ------------------------------------------------------------------ level 3
+
+
+@pytest.fixture(scope="module")
+def frontier():
+    return json.loads((ROOT / "solutions" / "level3" / "evidence.json").read_text())
+
+
+def test_the_frontier_has_five_seeds_all_methods_and_honest_columns(frontier):
+    assert len({o["seed"] for o in frontier["outcomes"]}) >= 5
+    for rows in frontier["tables"].values():
+        assert [row["method"] for row in rows] == ["best-of-1", "best-of-4", "best-of-16", "best-of-64", "ppo"]
+        for row in rows:
+            assert row["total"] == pytest.approx(row["sampled"] + row["trained"] + row["judged"])
+            assert row["gold_low"] < row["gold"] < row["gold_high"] and 0 < row["diversity"] <= 1
+            beaten = any(
+                o["total"] <= row["total"] and o["gold"] >= row["gold"] and (o["total"], o["gold"]) != (row["total"], row["gold"])
+                for o in rows
+            )
+            assert row["front"] is not beaten
+
+
+def test_ppo_is_compared_at_equal_sampled_tokens(frontier):
+    """Within one step of 128 responses, which is not divided."""
+    for size, rows in frontier["tables"].items():
+        by_name = {row["method"]: row for row in rows}
+        step = by_name["best-of-1"]["sampled"]
+        assert abs(by_name["ppo"]["sampled"] - by_name[f"best-of-{size}"]["sampled"]) < 3 * step
+
+
+def test_selection_raises_its_score_with_n_and_gold_with_it_at_first(frontier):
+    """If selection by the reward did nothing, each of ten signs would be a coin: below 1 in 1000."""
+    for outcome in frontier["outcomes"]:
+        rows = {row["method"]: row for row in outcome["rows"]["64"]}
+        scores = [rows[f"best-of-{n}"]["score"] for n in (1, 4, 16, 64)]
+        assert scores == sorted(scores)
+        assert rows["best-of-4"]["gold"] > rows["best-of-1"]["gold"] and rows["best-of-16"]["gold"] > rows["best-of-1"]["gold"]
