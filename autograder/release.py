@@ -23,6 +23,7 @@ def write_release(target: Path) -> int:
     files |= (
         _tree("course", "*.py") | _tree("levels", "*") | _tree("autograder/inside", "*.py") | _tree("autograder/checks", "*.py")
     )
+    files |= _tree("autograder/checks", "*.json")  # recorded runs that visible checks read
     files |= {f"autograder/{name}.py": (ROOT / "autograder" / f"{name}.py").read_bytes() for name in CHECKS}
     files["autograder/invariants.toml"] = (ROOT / "autograder" / "invariants.toml").read_bytes()
     files["autograder/known_mistakes.json"] = (json.dumps(known_mistakes(), indent=1, sort_keys=True) + "\n").encode()

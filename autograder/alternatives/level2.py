@@ -552,22 +552,22 @@ def penalty_by_relu(length, max_length, buffer):
 
 
 @alternative(of="overoptimisation_alarm")
-def alarm_by_held_out_score(history):
-    """The mean of the last three held-out scores lies well below the best such mean so far."""
-    scores = [row["heldout_score"] for row in history]
-    means = [sum(scores[i - 2 : i + 1]) / 3 for i in range(2, len(scores))]
-    if len(means) < 2:
+def alarm_by_the_price_of_a_point(history):
+    """The last nats of KL bought a fifth, or less, of what the first ones bought of the held-out score."""
+    if len(history) < 5:
         return None
-    return history[-1]["step"] if max(means) - means[-1] > 0.25 else None
+    kl, score = ([row[name] for row in history] for name in ("kl", "heldout_score"))
+    near = [i for i in range(len(history)) if kl[i] < kl[-1] / 2]
+    if kl[-1] < 4 or not near:
+        return None
+    first, last = score[near[-1]] - score[0], score[-1] - score[near[-1]]
+    return history[-1]["step"] if last / (kl[-1] - kl[near[-1]]) < 0.2 * first / max(kl[near[-1]] - kl[0], 1e-6) else None
 
 
 @alternative(of="overoptimisation_alarm")
-def alarm_by_two_signs(history):
-    """The held-out score has fallen from its best, and the text has changed: more repetition or much less entropy than at the start."""
-    if len(history) < 4:
-        return None
-    now, first = history[-1], history[0]
-    recent = sum(row["heldout_score"] for row in history[-2:]) / 2
-    fallen = max(row["heldout_score"] for row in history[:-2]) - recent > 0.2
-    changed = now["repetition"] > first["repetition"] + 0.1 or now["entropy"] < 0.7 * first["entropy"]
-    return now["step"] if fallen and changed else None
+def alarm_by_the_text_itself(history):
+    """The responses have become much longer than at the start and repeat themselves: nothing is asked of a judge."""
+    now, start = history[-2:], history[0]
+    length = sum(row["length"] for row in now) / len(now)
+    repetition = sum(row["repetition"] for row in now) / len(now)
+    return now[-1]["step"] if length > 1.3 * start["length"] and repetition > start["repetition"] + 0.02 else None

@@ -1172,14 +1172,15 @@ def made_up_run(draw, kind, records=18):
     turn = draw.number(records // 3, records // 2)
     history, gold = [], []
     for i in range(records):
-        done, late = i / (records - 1), max(0.0, (i - turn) / (records - 1 - turn))
         noise = (draw.normal(6) * 0.01).tolist()
-        rise = 0.0 if kind == "flat" else 1 - math.exp(-4 * done) if kind == "healthy" else min(1.0, i / turn) - 3.0 * late
-        drift = {"flat": 0.0, "healthy": 0.1, "pushed": 1.0}[kind] * (done + late)
-        row = {"step": 5 * i, "kl": max(0.0, 8 * drift + noise[0]), "entropy": 1.6 - 0.6 * drift + noise[1]}
-        row |= {"length": 9 + 4 * drift + 10 * noise[2], "repetition": max(0.0, 0.06 + 0.3 * drift + noise[3])}
-        history.append(row | {"heldout_score": rise + 2 * noise[4]})
-        gold.append(rise)
+        learnt = 0.0 if kind == "flat" else 1 - math.exp(-3 * i / (turn if kind == "pushed" else records / 2))
+        lost = max(0.0, (i - turn) / (records - 1 - turn)) if kind == "pushed" else 0.0
+        wild = lost**0.5  # fast at first: what the reward has a hole for is soon found
+        row = {"step": 5 * i, "kl": max(0.0, 1.6 * learnt + 18 * wild + 2 * noise[0])}
+        row |= {"entropy": 1.3 - 0.1 * learnt - 0.5 * wild + noise[1], "length": 10.5 + 1.5 * learnt + 11 * wild + 10 * noise[2]}
+        row |= {"repetition": max(0.0, 0.02 + 0.01 * learnt + 0.15 * wild + noise[3] / 5)}
+        history.append(row | {"heldout_score": 1.3 * learnt - 0.8 * lost + noise[4]})
+        gold.append(learnt - 2 * lost)
     return {"seed": draw.number(0, 1000), "healthy": kind != "pushed", "history": history, "gold": gold}
 
 
@@ -1188,11 +1189,8 @@ def _read(path):
     return json.loads(path.read_text())["runs"]
 
 
-def recorded_runs(path, draw, *, healthy):
-    """The recorded runs of one kind; where no recording is at hand, made-up ones."""
-    if path.exists():
-        return [run for run in _read(path) if run["healthy"] == healthy]
-    return [made_up_run(draw, "healthy" if healthy else "pushed") for _ in range(4)]
+def recorded_runs(path, *, healthy):
+    return [run for run in _read(path) if run["healthy"] == healthy]
 
 
 def record_of(row):
@@ -1257,7 +1255,7 @@ def expect_quiet(overoptimisation_alarm, runs):
 
 @invariant("L2.20", points=1, anchor=True)
 def a_collapse_raises_the_alarm(overoptimisation_alarm, draw):
-    """Made-up runs that fall apart, strongly and in every column, raise the alarm after the peak and before the end."""
+    """Made-up runs that fall apart in every column raise the alarm after the peak and before the end."""
     runs = [made_up_run(draw, "pushed", records) for records in (16, 20, 25)]
     expect_alarms(overoptimisation_alarm, runs)
 
@@ -1285,10 +1283,10 @@ def the_answer_is_a_step_or_none(overoptimisation_alarm, draw):
 @invariant("L2.20", points=1)
 def the_alarm_on_recorded_runs(overoptimisation_alarm, draw):
     """Recorded runs that were pushed too far: after the peak of gold and before the end in four of five."""
-    expect_alarms(overoptimisation_alarm, recorded_runs(RUNS, draw, healthy=False))
+    expect_alarms(overoptimisation_alarm, recorded_runs(RUNS, healthy=False))
 
 
 @invariant("L2.20", points=1)
 def quiet_on_recorded_healthy_runs(overoptimisation_alarm, draw):
     """Recorded healthy runs raise no alarm."""
-    expect_quiet(overoptimisation_alarm, recorded_runs(RUNS, draw, healthy=True))
+    expect_quiet(overoptimisation_alarm, recorded_runs(RUNS, healthy=True))

@@ -735,10 +735,10 @@ RUNS = Path(__file__).with_name("level2_runs.json")
 @invariant("L2.20", points=2, hidden=True)
 def the_alarm_holds_over_seeds(overoptimisation_alarm, draw):
     """Unseen runs that were pushed too far: after the peak of gold and before the end in at least eight of ten."""
-    visible.expect_alarms(overoptimisation_alarm, visible.recorded_runs(RUNS, draw, healthy=False))
+    visible.expect_alarms(overoptimisation_alarm, visible.recorded_runs(RUNS, healthy=False))
 
 
 @invariant("L2.20", points=1, hidden=True)
 def quiet_over_seeds(overoptimisation_alarm, draw):
     """Unseen healthy runs: at most one alarm in ten."""
-    visible.expect_quiet(overoptimisation_alarm, visible.recorded_runs(RUNS, draw, healthy=True))
+    visible.expect_quiet(overoptimisation_alarm, visible.recorded_runs(RUNS, healthy=True))

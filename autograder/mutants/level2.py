@@ -1397,15 +1397,13 @@ def entropy_below_the_start(history):
 @mutant(of="overoptimisation_alarm", kills="L2.20")
 def answers_yes(history):
     """This looks like True and False for an answer: it is the step of a record, or None."""
-    scores = [row["heldout_score"] for row in history]
-    return max(scores) - scores[-1] > 0.5
+    return history[-1]["kl"] > 4
 
 
 @mutant(of="overoptimisation_alarm", kills="L2.20")
 def answers_a_position(history):
     """This looks like the position of a record for an answer: it is its step."""
-    scores = [row["heldout_score"] for row in history]
-    return len(history) - 1 if max(scores) - scores[-1] > 0.5 else None
+    return len(history) - 1 if history[-1]["kl"] > 4 else None
 
 
 _SEEN = []
@@ -1415,8 +1413,14 @@ _SEEN = []
 def remembers_other_calls(history):
     """This looks like a detector that remembers what it was asked before: the same history must get the same answer."""
     _SEEN.append(len(history))
+    return history[-1]["step"] if len(history) > 1 and (len(_SEEN) % 2 or history[-1]["kl"] > 4) else None
+
+
+@mutant(of="overoptimisation_alarm", kills="L2.20")
+def waits_for_the_judge_to_fall(history):
+    """This looks like an alarm when the held-out score has fallen far: that judge is a model too, and stops rising long before it falls."""
     scores = [row["heldout_score"] for row in history]
-    return history[-1]["step"] if len(history) > 1 and (len(_SEEN) % 2 or max(scores) - scores[-1] > 0.5) else None
+    return history[-1]["step"] if max(scores) - scores[-1] > 0.4 else None
 
 
 @mutant(of="overoptimisation_alarm", kills="L2.20")

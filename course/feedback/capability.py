@@ -99,7 +99,9 @@ class Suite:
 
 
 def _device(model: Any) -> torch.device:
-    return next((p.device for p in model.parameters()), torch.device("cpu")) if hasattr(model, "parameters") else torch.device("cpu")
+    return (
+        next((p.device for p in model.parameters()), torch.device("cpu")) if hasattr(model, "parameters") else torch.device("cpu")
+    )
 
 
 def _class_probability(model: Any, items: tuple[Continuation, ...]) -> torch.Tensor:

@@ -40,13 +40,14 @@ def label_loss(
 
 
 def language_decoder(
-    batch: Batch, vocab_size: int, *, steps: int = 400, lr: float = 5e-3, batch_size: int = 32, seed: int, width: int = 48
+    batch: Batch, vocab_size: int, *, steps: int = 400, lr: float = 5e-3, batch_size: int = 32, seed: int, width: int = 32
 ) -> Decoder:
     """A decoder that has learnt to write such sequences: where verifiers start, as reward models start from a policy.
 
-    It has not learnt what is right. But it knows what usually follows, and a slip is what does not.
+    It has not learnt what is right. But it knows what usually follows, and a slip is what does not. Three layers: two may be
+    needed to foresee a total, and one more has to compare it with the total that was written.
     """
-    config = DecoderConfig(vocab_size=vocab_size, layers=2, width=width, heads=2, max_length=batch.tokens.shape[1])
+    config = DecoderConfig(vocab_size=vocab_size, layers=3, width=width, heads=2, max_length=batch.tokens.shape[1])
     decoder = Decoder(config, seed)
     optimiser = torch.optim.AdamW(decoder.parameters(), lr=lr, weight_decay=0.0, fused=True)
     generator = torch.Generator().manual_seed(seed)

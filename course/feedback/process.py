@@ -178,9 +178,7 @@ def compare_selection(
         return ScalarHead(copy.deepcopy(trunk), seed)
 
     outcome = fit_outcome_model(head(), learnt_from, pad_id=arithmetic.PAD, steps=steps, seed=seed)
-    process = fit_process_model(
-        head(), learnt_from, pad_id=arithmetic.PAD, step_end_id=arithmetic.STOP, steps=steps, seed=seed
-    )
+    process = fit_process_model(head(), learnt_from, pad_id=arithmetic.PAD, step_end_id=arithmetic.STOP, steps=steps, seed=seed)
     rules = {
         "random": (torch.zeros(shape), 0),
         "outcome": (reward_scores(outcome, candidates).view(shape), len(learnt_from)),

@@ -64,7 +64,9 @@ def repetition(batch: Batch) -> Float[Tensor, "batch"]:
     return torch.where(tokens > 0, 1 - kinds / tokens.clamp(min=1), 0.0)
 
 
-def disagreement(scores_a: Float[Tensor, "rows"], scores_b: Float[Tensor, "rows"], task: Int[Tensor, "rows"]) -> Float[Tensor, "rows"]:
+def disagreement(
+    scores_a: Float[Tensor, "rows"], scores_b: Float[Tensor, "rows"], task: Int[Tensor, "rows"]
+) -> Float[Tensor, "rows"]:
     """How differently two judges rank a response among the responses to its task.
 
         d_i = | share of i's task that a scores below i  -  the same for b |      (equal scores count half)
@@ -164,7 +166,9 @@ class FrontierLabel:
     partner: int
 
 
-def label_blind(batch: Batch, frontier: Frontier, annotate: BlindAnnotator, *, version: str, annotator: str, seed: int) -> list[FrontierLabel]:
+def label_blind(
+    batch: Batch, frontier: Frontier, annotate: BlindAnnotator, *, version: str, annotator: str, seed: int
+) -> list[FrontierLabel]:
     """Pair each chosen row with a random other response to its prompt, and have the pairs labelled blind.
 
     The annotator gets the pairs in random order, with random sides, as BlindPair. Where a pair came from is written to the record

@@ -45,7 +45,9 @@ def opinions(batch: Batch, judge: Judge, utility: Utility = reviews.gold) -> Flo
     seen = checked(utility(batch), "utility", finite=True)
     if judge.noise == 0:
         return seen
-    errors = [random.Random(f"{judge.name} {judge.seed} {batch.prompt(i)} {batch.response(i)}").gauss(0, 1) for i in range(len(batch))]
+    errors = [
+        random.Random(f"{judge.name} {judge.seed} {batch.prompt(i)} {batch.response(i)}").gauss(0, 1) for i in range(len(batch))
+    ]
     return seen + judge.noise * torch.tensor(errors, dtype=seen.dtype, device=seen.device)
 
 
@@ -64,10 +66,21 @@ def label_pairs(both: Batch, judge: Judge, seed: int, *, version: str, utility: 
     shown_first = judge.probability(opinion[first], opinion[second])
     shown_second = judge.probability(opinion[second], opinion[first])
     source = Provenance(
-        version, "sampled", "both orders shown, answers averaged; recorded in random order", "all pairs of the batch", judge.name, version
+        version,
+        "sampled",
+        "both orders shown, answers averaged; recorded in random order",
+        "all pairs of the batch",
+        judge.name,
+        version,
     )
     found = []
-    rows = zip(first.tolist(), second.tolist(), average_orders(shown_first, shown_second).tolist(), shown_first.tolist(), shown_second.tolist())
+    rows = zip(
+        first.tolist(),
+        second.tolist(),
+        average_orders(shown_first, shown_second).tolist(),
+        shown_first.tolist(),
+        shown_second.tolist(),
+    )
     for a, b, p, p_first, p_second in rows:
         prompt = both.prompt(a)
         if prompt != both.prompt(b):
@@ -80,7 +93,9 @@ def label_pairs(both: Batch, judge: Judge, seed: int, *, version: str, utility: 
     return found
 
 
-def soft_batches(labels: Sequence[SoftComparison], pad_id: int, length: int | None = None) -> tuple[Batch, Batch, Float[Tensor, "n"]]:
+def soft_batches(
+    labels: Sequence[SoftComparison], pad_id: int, length: int | None = None
+) -> tuple[Batch, Batch, Float[Tensor, "n"]]:
     """(first responses, second responses, probabilities that the first is better) of the labels that are not INVALID."""
     usable = [x for x in labels if x.comparison.label is not PreferenceLabel.INVALID]
     if not usable:

@@ -36,6 +36,7 @@ class PpoConfig:
     entropy_weight: float = 0.0
     rehearsal_weight: float = 0.0  # gamma of PPO-ptx, on pretraining text
     rehearsal_rows: int = 0  # per optimiser step
+    warmup: int = 0  # steps over which the learning rate rises
     clip_norm: float = 1.0
 
 
@@ -191,7 +192,8 @@ def _update(
             nll = operators.rehearsal_loss(learner["actor"](text.tokens, text.attention_mask), text.tokens, text.action_mask)
             yield operators.ptx_loss(nll.new_zeros(()), nll, config.rehearsal_weight)
 
-    norm = learner.descend(losses(), clip=config.clip_norm)
+    factor = min(1.0, (learner.step + 1) / max(1, config.warmup))
+    norm = learner.descend(losses(), factor=factor, clip=config.clip_norm)
     return sum(said["actor"]), sum(said["critic"]), norm, torch.cat(said["ratio"]), torch.cat(said["clipped"])
 
 

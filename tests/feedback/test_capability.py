@@ -13,7 +13,14 @@ from course.training.sft import sft
 
 def train(model, batch, steps, lr, seed):
     for _ in sft(
-        model, batch, loss=lambda z, t, m: sft_loss(z, t, m, normalize="token"), steps=steps, lr=lr, batch_size=24, seed=seed, warmup=5
+        model,
+        batch,
+        loss=lambda z, t, m: sft_loss(z, t, m, normalize="token"),
+        steps=steps,
+        lr=lr,
+        batch_size=24,
+        seed=seed,
+        warmup=5,
     ):
         pass
     return model.eval()

@@ -35,7 +35,9 @@ def test_an_annotator_is_given_nothing_but_prompt_and_responses(new):
 
     *_, frontier = picked(new)
     labels = R.label_blind(new, frontier, annotate, version="new", annotator="spy", seed=0)
-    assert len(seen) == 64 and all(type(x) is R.BlindPair and not hasattr(x, "__dict__") or vars(x).keys() == {"prompt", "first", "second"} for x in seen)
+    assert len(seen) == 64 and all(
+        type(x) is R.BlindPair and not hasattr(x, "__dict__") or vars(x).keys() == {"prompt", "first", "second"} for x in seen
+    )
     # the order of the pairs and the side of the chosen one tell nothing of the stratum
     strata = [x.stratum for x in labels]
     assert strata != sorted(strata, key=R.STRATA.index)
@@ -45,7 +47,7 @@ def test_an_annotator_is_given_nothing_but_prompt_and_responses(new):
 
 
 def test_every_task_and_every_reason_is_there_none_twice_and_failures_stay(new):
-    a, b, task, frontier = picked(new)
+    a, _, task, frontier = picked(new)
     assert len(set(frontier.rows)) == 64
     for stratum in R.STRATA:
         rows = [r for r, s in zip(frontier.rows, frontier.strata) if s == stratum]

@@ -12,6 +12,10 @@ from course.objectives.preference import soft_label_loss
 from course.tasks import reviews
 from course.tasks.records import Batch, PreferenceLabel
 
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
 BIASED = Judge("biased", sharpness=2.0, position_bias=1.5)
 
 
@@ -24,7 +28,6 @@ def test_labels_are_soft_averaged_over_both_orders_and_kept(both):
     labels = R.label_pairs(both, BIASED, 0, version="sft")
     gold = {both.response(i): reviews.gold(both)[i].item() for i in range(len(both))}
     assert len(labels) == 40
-    sigmoid = lambda x: 1 / (1 + math.exp(-x))  # noqa: E731
     for x in labels:
         c = x.comparison
         gap = 2.0 * (gold[c.first] - gold[c.second])
@@ -72,7 +75,9 @@ def test_rating_score_is_the_expected_rating_on_minus_one_to_one():
     mean = sum((i + 1) * x for i, x in enumerate(p)) / sum(p)
     assert R.rating_score(logits).item() == pytest.approx(2 * (mean - 1) / 3 - 1, abs=1e-12)
     inf = float("inf")
-    assert R.rating_score(torch.tensor([[0.0, -inf, -inf], [-inf, -inf, 5.0], [1.0, 1.0, 1.0]])).tolist() == pytest.approx([-1, 1, 0])
+    assert R.rating_score(torch.tensor([[0.0, -inf, -inf], [-inf, -inf, 5.0], [1.0, 1.0, 1.0]])).tolist() == pytest.approx(
+        [-1, 1, 0]
+    )
     with pytest.raises(ValueError, match="rating_logits"):
         R.rating_score(torch.zeros(2, 1))
     with pytest.raises(ValueError, match="rating_logits"):
@@ -139,7 +144,7 @@ def test_win_rates_against_gradient_descent():
     optimiser.step(closure)
     assert got.adjusted == pytest.approx(torch.sigmoid(w[0]).item(), abs=1e-4)
     assert got.slope == pytest.approx(w[1].item() / 10, abs=1e-4)
-    assert got.raw > 0.55 > 0.5 > got.adjusted  # longer won more often, and would lose at equal length
+    assert got.raw > 0.55 and got.adjusted < 0.5  # longer won more often, and would lose at equal length
 
 
 def test_length_that_decides_everything_leaves_no_preference():

@@ -166,9 +166,8 @@ def test_the_alarm_needs_eight_of_ten_and_one_of_ten():
     noisy = {run["history"][0]["heldout_score"] for run in healthy[:1]}
 
     def detector(history, deaf, nervous):
-        first, scores = history[0]["heldout_score"], [row["heldout_score"] for row in history]
-        fallen = max(scores) - scores[-1] > 0.5 and first not in deaf
-        return history[-1]["step"] if fallen or first in nervous else None
+        first = history[0]["heldout_score"]
+        return history[-1]["step"] if (history[-1]["kl"] > 4 and first not in deaf) or first in nervous else None
 
     def ask(deaf, nervous):
         return Direct("overoptimisation_alarm", lambda history: detector(history, deaf, nervous))
