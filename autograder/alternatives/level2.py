@@ -558,7 +558,7 @@ def alarm_by_the_price_of_a_point(history):
         return None
     kl, score = ([row[name] for row in history] for name in ("kl", "heldout_score"))
     near = [i for i in range(len(history)) if kl[i] < kl[-1] / 2]
-    if kl[-1] < 4 or not near:
+    if kl[-1] < 8 or not near:
         return None
     first, last = score[near[-1]] - score[0], score[-1] - score[near[-1]]
     return history[-1]["step"] if last / (kl[-1] - kl[near[-1]]) < 0.2 * first / max(kl[near[-1]] - kl[0], 1e-6) else None

@@ -413,6 +413,9 @@ def advantages_are_constants_of_the_loss(policy_gradient_loss, draw):
         expect(got[1], f"the gradient for the advantage ({how})").equals(0.0)
 
 
+SHARP = 3  # an actor whose gradient is long compared with its noise
+
+
 def enumerated(actor, prompt, temperature, worth, vocab=VOCAB):
     """All responses of at most two tokens to a prompt: their log-probabilities [N] (with gradient) and rewards [N]."""
     from course.tasks.records import batch_of
@@ -425,7 +428,7 @@ def enumerated(actor, prompt, temperature, worth, vocab=VOCAB):
 
 @invariant("L2.12", home="course.training.policy_gradient")
 def the_sampled_gradient_is_the_enumerated_one(policy_gradient, draw):
-    """Averaged over 4096 samples the update goes down the enumerated gradient, with and without a baseline, within five standard errors: a right loop fails once in a million draws."""
+    """Averaged over 8192 samples the update goes down the enumerated gradient, with and without a baseline, within five standard errors: a right loop fails once in a million draws."""
     from course.objectives.policy_gradient import policy_gradient_loss
     from course.training.policy_gradient import PolicyGradientConfig
 
@@ -433,11 +436,13 @@ def the_sampled_gradient_is_the_enumerated_one(policy_gradient, draw):
         return policy_gradient_loss(logp, advantage, mask, how="token", denominator=responses)
 
     def worth(batch):
-        return (batch.tokens * batch.action_mask).sum(1) % 3 - 0.5 * (batch.action_mask.sum(1) == 1)
+        return ((batch.tokens * batch.action_mask).sum(1) - 6) / 3
 
-    samples = 4096
-    for baseline in (0.0, 2.0):
-        run = Watched(draw.number(0, 1000), temperature=1.3, asked=1, new_tokens=2, critic=False, worth=worth)
+    samples = 8192
+    for baseline in (0.0, 1.0):
+        # One actor, so that the power is known; only the noise is drawn.
+        run = Watched(SHARP, temperature=1.3, asked=1, new_tokens=2, critic=False, worth=worth)
+        run.seed = draw.number(0, 1000)
         config = PolicyGradientConfig(beta=0.0, group_size=samples, clip_norm=1e9)
         run.policy_gradient(direct(policy_gradient), config, advantages=lambda r, g, v: r - baseline, loss=loss)
         actor = run.actors[0]
@@ -451,7 +456,7 @@ def the_sampled_gradient_is_the_enumerated_one(policy_gradient, draw):
         error = ((chance[:, None] * (each - exact).square()).sum() / samples).sqrt()
         distance = (-run.gradient("actor") - exact).norm() / error
         expect(distance, f"distance from the enumerated gradient in standard errors, baseline {baseline}").at_most(5.0)
-        expect(exact.norm() / error, "length of the enumerated gradient in standard errors").at_least(7.0)
+        expect(exact.norm() / error, "length of the enumerated gradient in standard errors").at_least(15.0)
 
 
 # ---------------------------------------------------------------- L2.13: REINFORCE with a baseline is not PPO
@@ -542,11 +547,11 @@ def there_is_no_ratio(policy_gradient, draw):
 
 @invariant("L2.13", home="course.training.policy_gradient")
 def the_baseline_learns(policy_gradient, draw):
-    """With a constant reward and no price the critic's value of the prompt comes near that reward within 60 steps, in three seeds: an untrained one stays where it was."""
+    """With a constant reward and no price the critic's value of the prompt comes near that reward within 25 steps, in two seeds: an untrained one stays where it was."""
     from course.training.policy_gradient import PolicyGradientConfig
 
-    for number in range(3):
-        run = Watched(draw.number(0, 1000), lr=0.02, new_tokens=2, worth=lambda batch: torch.full((len(batch),), 2.0))
+    for number in range(2):
+        run = Watched(draw.number(0, 1000), lr=0.05, new_tokens=2, asked=4, worth=lambda batch: torch.full((len(batch),), 2.0))
         values = []
 
         def advantages(returns, group_id, values_now):
@@ -555,7 +560,7 @@ def the_baseline_learns(policy_gradient, draw):
 
         config = PolicyGradientConfig(beta=0.0, group_size=1)
         run.policy_gradient(
-            direct(policy_gradient), config, steps=60, advantages=advantages, loss=sum_over_tokens, critic_loss=half_square
+            direct(policy_gradient), config, steps=25, advantages=advantages, loss=sum_over_tokens, critic_loss=half_square
         )
         start, end = (float((2.0 - v).square().mean().sqrt()) for v in (values[0], values[-1]))
         expect(end / start, f"error of the baseline at the end over that at the start, run {number}").at_most(0.35)

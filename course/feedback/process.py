@@ -156,6 +156,7 @@ def compare_selection(
     sizes: Sequence[int] = (1, 4, 16),
     training_traces: int = 2000,
     problems: int = 128,
+    trunk_steps: int = 400,
     steps: int = 300,
     solver: arithmetic.Solver = arithmetic.SLOPPY,
 ) -> list[Selection]:
@@ -172,7 +173,7 @@ def compare_selection(
     shape = (problems, most)
     right = torch.tensor([float(s.outcome) for s in said]).view(shape)
     valid = torch.tensor([float(s.valid) for s in said]).view(shape)
-    trunk = language_decoder(written, arithmetic.VOCAB_SIZE, seed=seed)
+    trunk = language_decoder(written, arithmetic.VOCAB_SIZE, steps=trunk_steps, seed=seed)
 
     def head() -> nn.Module:
         return ScalarHead(copy.deepcopy(trunk), seed)

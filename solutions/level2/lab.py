@@ -9,12 +9,14 @@
 # %% [markdown]
 # # Level 2 · Contextual-bandit RLHF
 #
-# A prompt comes in, the policy writes a response, a reward model scores it once, and the score must change the policy. One prompt, one decision,
-# one reward: a *contextual bandit* whose single action is a whole response. The response is made of tokens, though, and the optimiser works on tokens.
-# In this level you write every operator between the score and the gradient: which token gets which reward, what counts as credit,
-# how far one batch may push, what the sum is divided by. Then you train with them, push too hard, and build the alarm that notices.
+# A prompt comes in, the policy writes a response, a reward model scores it once, and the score must change the policy. One
+# prompt, one decision, one reward: a *contextual bandit* whose single action is a whole response. The response is made of tokens,
+# though, and the optimiser works on tokens. In this level you write every operator between the score and the gradient: which
+# token gets which reward, what counts as credit, how far one batch may push, what the sum is divided by. Then you train with
+# them, push too hard, and build the alarm that notices.
 #
-# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
+# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]**
+# unknown.
 #
 # **You will be able to**
 # - carry a score at the end of a response back to its tokens, through gaps, time limits and episode ends;
@@ -45,10 +47,10 @@ from autograder import check, statement
 #
 # $$J(\pi)=\mathbb E_{y\sim\pi(\cdot|x)}\big[r(x,y)\big]-\beta\,\mathrm{KL}\big(\pi(\cdot|x)\,\|\,\pi_{\text{ref}}(\cdot|x)\big).$$
 #
-# Four networks take part, and each has one role: the **actor** $\pi$ and the **critic** $V$ are trained; the **reference** $\pi_{\text{ref}}$ and the
-# **reward model** $r$ are frozen. In this level all tensors of log-probabilities, rewards, values and masks are `[B, T]`, row by response and
-# column by token: entry $t$ of each belongs to the same token. The **action mask** is 1 on tokens that the policy chose. Prompt and
-# padding have 0, and so has what a tool wrote into the middle of a response.
+# Four networks take part, and each has one role: the **actor** $\pi$ and the **critic** $V$ are trained; the **reference**
+# $\pi_{\text{ref}}$ and the **reward model** $r$ are frozen. In this level all tensors of log-probabilities, rewards, values and
+# masks are `[B, T]`, row by response and column by token: entry $t$ of each belongs to the same token. The **action mask** is 1
+# on tokens that the policy chose. Prompt and padding have 0, and so has what a tool wrote into the middle of a response.
 
 # %% [markdown]
 # {{card shaped_token_rewards}}
@@ -57,11 +59,13 @@ from autograder import check, statement
 #
 # $$r-\beta\log\frac{\pi(y|x)}{\pi_{\text{ref}}(y|x)}=r-\beta\sum_t\big[\log\pi(y_t|\cdot)-\log\pi_{\text{ref}}(y_t|\cdot)\big].$$
 #
-# So every action token pays for its own part, at once, and the score $r$ is added at the **last action**: the greatest index whose mask is 1, not the
-# number of actions minus one. A token that is no action gets exactly 0, whatever the log-probabilities hold there, NaN included. A row without
-# an action has no place for its score and must be refused: a score that is dropped quietly never reaches the policy.
+# So every action token pays for its own part, at once, and the score $r$ is added at the **last action**: the greatest index
+# whose mask is 1, not the number of actions minus one. A token that is no action gets exactly 0, whatever the log-probabilities
+# hold there, NaN included. A row without an action has no place for its score and must be refused: a score that is dropped
+# quietly never reaches the policy.
 #
-# **Decide first:** the score is 0.8, $\beta=0.1$, and the policy gives the response twice the reference's probability. What do the token rewards sum to?
+# **Decide first:** the score is 0.8, $\beta=0.1$, and the policy gives the response twice the reference's probability. What do
+# the token rewards sum to?
 
 # %% ng="solution:shaped_token_rewards"
 def shaped_token_rewards(logp_actor, logp_reference, action_mask, terminal_reward, beta):
@@ -90,25 +94,25 @@ def shaped_token_rewards(logp_actor, logp_reference, action_mask, terminal_rewar
 check(shaped_token_rewards)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> For the mask 0 1 1 0 0 1 0, at which index does the score belong? What does the number of
-# actions minus one say? </details>
-# <details><summary>Hint 2: where to look</summary> Select with <code>torch.where</code>; multiplying NaN by a mask of 0 gives NaN. The greatest of
-# "index where the mask is 1, else -1" is the last action, and -1 is the row to refuse. </details>
-# <details><summary>Hint 3: almost code</summary> <code>rewards = where(mask, -beta * (actor - reference), 0)</code>;
-# <code>last = where(mask, arange(T), -1).amax(1)</code>; add <code>terminal_reward</code> at <code>[arange(B), last]</code>. </details>
+# <details><summary>Hint 1: a question</summary> For the mask 0 1 1 0 0 1 0, at which index does the score belong? What does the
+# number of actions minus one say? </details>
+# <details><summary>Hint 2: where to look</summary> Select with <code>torch.where</code>; multiplying NaN by a mask of 0 gives
+# NaN. The greatest of "index where the mask is 1, else -1" is the last action, and -1 is the row to refuse. </details>
+# <details><summary>Hint 3: almost code</summary> <code>rewards = where(mask, -beta * (actor - reference), 0)</code>; <code>last =
+# where(mask, arange(T), -1).amax(1)</code>; add <code>terminal_reward</code> at <code>[arange(B), last]</code>. </details>
 
 # %% [markdown]
 # {{card test_shaped_token_rewards}}
 #
-# **Bug hunt.** This function looks too simple to get wrong. Still, the KL term of a widely used trainer once had the wrong sign ([D],
-# verl pull request 179), and another's PPO put the score one position behind the end token ([D], TRL issue 3750). Neither crashes. Training runs,
-# the loss moves, and the policy learns something else.
+# **Bug hunt.** This function looks too simple to get wrong. Still, the KL term of a widely used trainer once had the wrong sign
+# ([D], verl pull request 179), and another's PPO put the score one position behind the end token ([D], TRL issue 3750). Neither
+# crashes. Training runs, the loss moves, and the policy learns something else.
 #
-# Write a test that gets *some* implementation of `shaped_token_rewards(logp_actor, logp_reference, action_mask, terminal_reward, beta)` and raises if it is
-# wrong. It will meet right and wrong implementations in a secret order. Rejecting a right one scores 0: run it on your own first, with
-# inputs that keep the docstring's promises. Wrong ones turn the direction of the KL cost, add the score at a wrong place (the last column, the number of
-# actions minus one, behind the last action, at every action), drop a score of 0, charge tokens that are no actions, average instead of summing, or let a row
-# without an action pass.
+# Write a test that gets *some* implementation of `shaped_token_rewards(logp_actor, logp_reference, action_mask, terminal_reward,
+# beta)` and raises if it is wrong. It will meet right and wrong implementations in a secret order. Rejecting a right one scores
+# 0: run it on your own first, with inputs that keep the docstring's promises. Wrong ones turn the direction of the KL cost, add
+# the score at a wrong place (the last column, the number of actions minus one, behind the last action, at every action), drop a
+# score of 0, charge tokens that are no actions, average instead of summing, or let a row without an action pass.
 
 # %% ng="solution:test_shaped_token_rewards"
 def test_shaped_token_rewards(shaped):
@@ -157,10 +161,10 @@ def test_shaped_token_rewards(shaped):
 check(test_shaped_token_rewards)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> Which rows must a batch hold so that "the last column", "the number of actions minus one" and
-# "the last action" are three different places? </details>
-# <details><summary>Hint 2: where to look</summary> A late start, a gap, an early end, a single action; a score of 0 and a negative one; two values of beta; NaN
-# where the mask is 0; a mask of bool and one of integers. </details>
+# <details><summary>Hint 1: a question</summary> Which rows must a batch hold so that "the last column", "the number of actions
+# minus one" and "the last action" are three different places? </details>
+# <details><summary>Hint 2: where to look</summary> A late start, a gap, an early end, a single action; a score of 0 and a
+# negative one; two values of beta; NaN where the mask is 0; a mask of bool and one of integers. </details>
 # <details><summary>Hint 3: almost code</summary> Build the expected rewards with two plain loops over rows and positions, then
 # <code>assert torch.allclose(shaped(...), expected)</code>. For the row without an action use <code>try</code>. </details>
 
@@ -171,11 +175,12 @@ check(test_shaped_token_rewards)
 #
 # $$G_t=\sum_{k\ge t}\gamma^{\,k-t}\,r_k ,\qquad G_t=r_t+\gamma\,G_{t+1}.$$
 #
-# For rewards 0, 1, 2 and $\gamma=\tfrac12$ the first return is $0+\tfrac12+\tfrac24=1$; if a critic expected 0.4 there, the **advantage** is 0.6: the
-# action turned out better than expected. InstructGPT and Google's RLAIF work discount nothing, $\gamma=1$ [D].
+# For rewards 0, 1, 2 and $\gamma=\tfrac12$ the first return is $0+\tfrac12+\tfrac24=1$; if a critic expected 0.4 there, the
+# **advantage** is 0.6: the action turned out better than expected. InstructGPT and Google's RLAIF work discount nothing,
+# $\gamma=1$ [D].
 #
-# $k-t$ counts **actions**. Where the mask is 0 no time passes: tokens that a tool inserted between two actions change no return. Such a position
-# gets 0, and a reward that somebody left there is an error. To skip it quietly would lose it.
+# $k-t$ counts **actions**. Where the mask is 0 no time passes: tokens that a tool inserted between two actions change no return.
+# Such a position gets 0, and a reward that somebody left there is an error. To skip it quietly would lose it.
 
 # %% ng="solution:discounted_returns"
 def discounted_returns(rewards, gamma, mask=None):
@@ -203,23 +208,23 @@ def discounted_returns(rewards, gamma, mask=None):
 check(discounted_returns)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> Rewards 1, 0, 1 with the middle position masked and gamma 1/2: is the first return 1.5 or 1.25?
-# </details>
-# <details><summary>Hint 2: where to look</summary> Go from the last column to the first and carry the return of the next action. A masked
-# column hands on the carry as it is. </details>
-# <details><summary>Hint 3: almost code</summary> <code>carry = where(mask[:, t], rewards[:, t] + gamma * carry, carry)</code> for t from T - 1 down to
-# 0. </details>
+# <details><summary>Hint 1: a question</summary> Rewards 1, 0, 1 with the middle position masked and gamma 1/2: is the first
+# return 1.5 or 1.25? </details>
+# <details><summary>Hint 2: where to look</summary> Go from the last column to the first and carry the return of the next action.
+# A masked column hands on the carry as it is. </details>
+# <details><summary>Hint 3: almost code</summary> <code>carry = where(mask[:, t], rewards[:, t] + gamma * carry, carry)</code> for
+# t from T - 1 down to 0. </details>
 
 # %% [markdown]
 # {{card generalized_advantage_estimation}}
 #
-# A return is unbiased and noisy: it holds the luck of all later tokens. A critic's guess $V_t$, made *before* the action at $t$, is calm and biased. Generalised
-# advantage estimation goes between the two. With the temporal-difference residual $\delta_t$,
+# A return is unbiased and noisy: it holds the luck of all later tokens. A critic's guess $V_t$, made *before* the action at $t$,
+# is calm and biased. Generalised advantage estimation goes between the two. With the temporal-difference residual $\delta_t$,
 #
 # $$\delta_t=r_t+\gamma V_{t+1}-V_t,\qquad \hat A_t=\delta_t+\gamma\lambda\,\hat A_{t+1},\qquad \text{return}_t=\hat A_t+V_t .$$
 #
-# $\lambda=0$ gives the residual alone; $\lambda=1$ gives the discounted return minus $V_t$. Here $t+1$ is the **next action** of the row: positions with mask 0
-# take no part and hold 0 in both results.
+# $\lambda=0$ gives the residual alone; $\lambda=1$ gives the discounted return minus $V_t$. Here $t+1$ is the **next action** of
+# the row: positions with mask 0 take no part and hold 0 in both results.
 #
 # An episode can end in two ways, and several episodes may stand in one row. At an end nothing of the next episode may leak in, so
 # $\hat A_{t+1}$ is replaced by 0. What replaces $V_{t+1}$ depends on the end:
@@ -229,8 +234,8 @@ check(discounted_returns)
 # | **terminated** at $t$ | it is over: the answer is given | 0 |
 # | **truncated** at $t$ | we stopped watching: a time limit | `final_value[t]`, the critic's value of what came after |
 #
-# A timeout is not a failure. If it is treated as one, the policy learns that long episodes are bad, even where they were going well. If both flags are set,
-# the episode is over: terminated wins.
+# A timeout is not a failure. If it is treated as one, the policy learns that long episodes are bad, even where they were going
+# well. If both flags are set, the episode is over: terminated wins.
 
 # %% ng="solution:generalized_advantage_estimation"
 def generalized_advantage_estimation(rewards, values, terminated, truncated, final_value, mask, gamma=1.0, gae_lambda=0.95):
@@ -269,23 +274,24 @@ def generalized_advantage_estimation(rewards, values, terminated, truncated, fin
 check(generalized_advantage_estimation)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> Two things are carried from the next action to this one. Which of them does a termination cut, which does a
-# truncation cut, and what replaces it? </details>
-# <details><summary>Hint 2: where to look</summary> One loop from behind. At a masked column both carries pass through unchanged. Choose with
-# <code>torch.where</code>; a product with a flag lets NaN through. </details>
-# <details><summary>Hint 3: almost code</summary> <code>after = where(terminated, 0, where(truncated, final_value, next_value))</code>;
-# <code>delta = r + gamma * after - v</code>; <code>adv = delta + gamma * lam * where(terminated | truncated, 0, next_adv)</code>; then update
-# <code>next_value</code> and <code>next_adv</code> where the mask is 1. </details>
+# <details><summary>Hint 1: a question</summary> Two things are carried from the next action to this one. Which of them does a
+# termination cut, which does a truncation cut, and what replaces it? </details>
+# <details><summary>Hint 2: where to look</summary> One loop from behind. At a masked column both carries pass through unchanged.
+# Choose with <code>torch.where</code>; a product with a flag lets NaN through. </details>
+# <details><summary>Hint 3: almost code</summary> <code>after = where(terminated, 0, where(truncated, final_value,
+# next_value))</code>; <code>delta = r + gamma * after - v</code>; <code>adv = delta + gamma * lam * where(terminated | truncated,
+# 0, next_adv)</code>; then update <code>next_value</code> and <code>next_adv</code> where the mask is 1. </details>
 
 # %% [markdown]
 # {{card test_generalized_advantage_estimation}}
 #
-# **Bug hunt.** In a popular one-file implementation of PPO a time limit still counted as an end when we last looked ([D], cleanrl issues 198 and 448). The
-# curves look fine; only long episodes pay.
+# **Bug hunt.** In a popular one-file implementation of PPO a time limit still counted as an end when we last looked ([D], cleanrl
+# issues 198 and 448). The curves look fine; only long episodes pay.
 #
-# Write a test for some `generalized_advantage_estimation` with the arguments above, all eight given. Wrong ones let value or advantage leak across an end,
-# treat a timeout as a failure, or bootstrap from the wrong place, count observation tokens as time or drop what lies beyond them, forget $\gamma$ or $\lambda$
-# somewhere, swap the two results, or let what stands at masked positions through.
+# Write a test for some `generalized_advantage_estimation` with the arguments above, all eight given. Wrong ones let value or
+# advantage leak across an end, treat a timeout as a failure, or bootstrap from the wrong place, count observation tokens as time
+# or drop what lies beyond them, forget $\gamma$ or $\lambda$ somewhere, swap the two results, or let what stands at masked
+# positions through.
 
 # %% ng="solution:test_generalized_advantage_estimation"
 def test_generalized_advantage_estimation(gae):
@@ -345,12 +351,12 @@ def test_generalized_advantage_estimation(gae):
 check(test_generalized_advantage_estimation)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> For which inputs do "terminated" and "truncated" give the same numbers, so that a test with
-# them proves nothing? </details>
-# <details><summary>Hint 2: where to look</summary> Two episodes in one row, one end of each kind in the middle, a gap of masked tokens, values
-# and final values that are not 0, gamma and lambda both below 1 and different. </details>
-# <details><summary>Hint 3: almost code</summary> Cut each row into episodes by hand; within one, compute the residuals and the direct sum
-# <code>sum((gamma * lam) ** (k - n) * delta[k] for k in range(n, len(delta)))</code>. </details>
+# <details><summary>Hint 1: a question</summary> For which inputs do "terminated" and "truncated" give the same numbers, so that a
+# test with them proves nothing? </details>
+# <details><summary>Hint 2: where to look</summary> Two episodes in one row, one end of each kind in the middle, a gap of masked
+# tokens, values and final values that are not 0, gamma and lambda both below 1 and different. </details>
+# <details><summary>Hint 3: almost code</summary> Cut each row into episodes by hand; within one, compute the residuals and the
+# direct sum <code>sum((gamma * lam) ** (k - n) * delta[k] for k in range(n, len(delta)))</code>. </details>
 
 # %% [markdown]
 # How far does a reward reach back? Move $\gamma$ and $\lambda$; with `truncated` at 1 the first of the two episodes was cut off.
@@ -371,14 +377,14 @@ sliders(
 # %% [markdown]
 # {{card whiten}}
 #
-# Advantages come in the units of the reward. PPO implementations usually bring them to mean 0 and variance 1 before the update, so that one learning rate does
-# for all scales:
+# Advantages come in the units of the reward. PPO implementations usually bring them to mean 0 and variance 1 before the update,
+# so that one learning rate does for all scales:
 #
 # $$\hat x_i=\frac{x_i-\mu}{\sigma},\qquad \mu,\sigma \text{ over all positions of the batch with mask 1.}$$
 #
-# $\sigma$ is the population standard deviation (divide by the number of positions), without an epsilon. Positions with mask 0 hold anything before and 0
-# afterwards. If all masked values are equal there is nothing to tell apart, and the result is exactly 0. In floating point "all equal" does not mean that
-# the computed $\sigma$ is 0: the mean of eight numbers 0.7 is not 0.7.
+# $\sigma$ is the population standard deviation (divide by the number of positions), without an epsilon. Positions with mask 0
+# hold anything before and 0 afterwards. If all masked values are equal there is nothing to tell apart, and the result is exactly
+# 0. In floating point "all equal" does not mean that the computed $\sigma$ is 0: the mean of eight numbers 0.7 is not 0.7.
 
 # %% ng="solution:whiten"
 def whiten(x, mask):
@@ -402,39 +408,41 @@ def whiten(x, mask):
 check(whiten)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> If the padding held zeros and you averaged over everything, would the mean over actions
-# be 0? </details>
-# <details><summary>Hint 2: where to look</summary> <code>x[mask]</code> picks the counted values; torch's standard deviation divides by n - 1 unless told
-# otherwise; compare the greatest and the smallest value before you divide. </details>
-# <details><summary>Hint 3: almost code</summary> <code>v = x[mask]</code>; if <code>v.max() &gt; v.min()</code> then
-# <code>(v - v.mean()) / v.std(unbiased=False)</code> goes back to where the mask is 1. </details>
+# <details><summary>Hint 1: a question</summary> If the padding held zeros and you averaged over everything, would the mean over
+# actions be 0? </details>
+# <details><summary>Hint 2: where to look</summary> <code>x[mask]</code> picks the counted values; torch's standard deviation
+# divides by n - 1 unless told otherwise; compare the greatest and the smallest value before you divide. </details>
+# <details><summary>Hint 3: almost code</summary> <code>v = x[mask]</code>; if <code>v.max() &gt; v.min()</code> then <code>(v -
+# v.mean()) / v.std(unbiased=False)</code> goes back to where the mask is 1. </details>
 
 # %% [markdown]
 # ## Part B · PPO's losses
 #
-# The policy gradient is $\nabla J=\mathbb E_\pi\big[\sum_t\nabla\log\pi(y_t)\,\hat A_t\big]$, for responses that *this* policy wrote. After one step the
-# policy is another one and the batch is old. Proximal policy optimisation reuses it for a few steps, through the ratio
-# $\rho_t=\pi(y_t)/\pi_{\text{old}}(y_t)$ to the policy that wrote it. Three policies must not be confused: the **current** one has the gradient, the
-# **old** one wrote the batch and was recorded while it wrote, the **reference** never changes.
+# The policy gradient is $\nabla J=\mathbb E_\pi\big[\sum_t\nabla\log\pi(y_t)\,\hat A_t\big]$, for responses that *this* policy
+# wrote. After one step the policy is another one and the batch is old. Proximal policy optimisation reuses it for a few steps,
+# through the ratio $\rho_t=\pi(y_t)/\pi_{\text{old}}(y_t)$ to the policy that wrote it. Three policies must not be confused: the
+# **current** one has the gradient, the **old** one wrote the batch and was recorded while it wrote, the **reference** never
+# changes.
 
 # %% [markdown]
 # {{card ppo_actor_loss}}
 #
 # $$L=-\frac{1}{N}\sum_{t}\min\big(\rho_t\hat A_t,\;\mathrm{clip}(\rho_t,1-\epsilon,1+\epsilon)\,\hat A_t\big),\qquad N=\text{number of actions in the batch.}$$
 #
-# The smaller of the two terms is the pessimistic one, for both signs of the advantage. Once a good action has gained a factor $1+\epsilon$, or a bad one has lost
-# a factor $1-\epsilon$, it gets no further gradient. In the other direction nothing is clipped: a good action that has become rarer is pulled back with full force.
+# The smaller of the two terms is the pessimistic one, for both signs of the advantage. Once a good action has gained a factor
+# $1+\epsilon$, or a bad one has lost a factor $1-\epsilon$, it gets no further gradient. In the other direction nothing is
+# clipped: a good action that has become rarer is pulled back with full force.
 #
 # | | $\rho=0.6$ | $\rho=1$ | $\rho=1.4$ |
 # |---|---|---|---|
 # | $\hat A=+2$ | 1.2, gradient | 2, gradient | **2.4, no gradient** |
 # | $\hat A=-2$ | **-1.6, no gradient** | -2, gradient | -2.8, gradient |
 #
-# (the minimum for $\epsilon=0.2$, a value that InstructGPT used [D]). At $\rho=1$ the gradient is that of the policy gradient. The clip limits what *one sampled action*
-# can gain; it doesn't bound the KL of the policy as a whole.
+# (the minimum for $\epsilon=0.2$, a value that InstructGPT used [D]). At $\rho=1$ the gradient is that of the policy gradient.
+# The clip limits what *one sampled action* can gain; it doesn't bound the KL of the policy as a whole.
 #
-# The advantage is a number to follow, not to train: no gradient may flow into it, nor into the old log-probabilities. Masked positions
-# may hold anything, and neither the loss nor its gradient may notice.
+# The advantage is a number to follow, not to train: no gradient may flow into it, nor into the old log-probabilities. Masked
+# positions may hold anything, and neither the loss nor its gradient may notice.
 
 # %% ng="solution:ppo_actor_loss"
 def ppo_actor_loss(logp_new, logp_old, advantage, action_mask, clip_eps=0.2):
@@ -460,20 +468,22 @@ def ppo_actor_loss(logp_new, logp_old, advantage, action_mask, clip_eps=0.2):
 check(ppo_actor_loss)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> In which two of the six cases of the table is the clipped term the smaller one? </details>
-# <details><summary>Hint 2: where to look</summary> Replace the log-ratio by 0 where the mask is 0 <i>before</i> the exponential: a NaN that is only
-# hidden afterwards comes back in the gradient. Divide by the number of actions, not by B times T. </details>
+# <details><summary>Hint 1: a question</summary> In which two of the six cases of the table is the clipped term the smaller one?
+# </details>
+# <details><summary>Hint 2: where to look</summary> Replace the log-ratio by 0 where the mask is 0 <i>before</i> the exponential:
+# a NaN that is only hidden afterwards comes back in the gradient. Divide by the number of actions, not by B times T. </details>
 # <details><summary>Hint 3: almost code</summary> <code>ratio = exp(where(mask, new - old.detach(), 0))</code>;
 # <code>-minimum(ratio * A, clamp(ratio, 1 - eps, 1 + eps) * A)</code>, summed over actions, divided by their number. </details>
 
 # %% [markdown]
 # {{card clip_report}}
 #
-# A mean hides what you need to know. A thousand tokens with ratio 1 and one with ratio 50 have a small mean KL, and that one may be the token that starts
-# a tool call. So look at quantiles, and split by **action type** (an integer per token: here content word, function word, end; in an agent also tool call).
+# A mean hides what you need to know. A thousand tokens with ratio 1 and one with ratio 50 have a small mean KL, and that one may
+# be the token that starts a tool call. So look at quantiles, and split by **action type** (an integer per token: here content
+# word, function word, end; in an agent also tool call).
 #
-# A token counts as **clipped** when the clipped term is the one in use and has no gradient: $\hat A>0$ and $\rho>1+\epsilon$, or $\hat A<0$ and
-# $\rho<1-\epsilon$. Being outside the interval is not enough.
+# A token counts as **clipped** when the clipped term is the one in use and has no gradient: $\hat A>0$ and $\rho>1+\epsilon$, or
+# $\hat A<0$ and $\rho<1-\epsilon$. Being outside the interval is not enough.
 #
 # Return `{"all": row, type: row, ...}` with one entry for each type that some action of the batch has, and in each row
 #
@@ -519,10 +529,11 @@ check(clip_report)
 
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> A token has ratio 3 and advantage -1. Is it clipped? </details>
-# <details><summary>Hint 2: where to look</summary> Select the actions first, <code>x[mask]</code>, and everything after that is one-dimensional.
+# <details><summary>Hint 2: where to look</summary> Select the actions first, <code>x[mask]</code>, and everything after that is
+# one-dimensional. </details>
+# <details><summary>Hint 3: almost code</summary> <code>clipped = ((A &gt; 0) &amp; (ratio &gt; 1 + eps)) | ((A &lt; 0) &amp;
+# (ratio &lt; 1 - eps))</code>; one helper <code>row(chosen)</code>, called for all and for each <code>kind == type</code>.
 # </details>
-# <details><summary>Hint 3: almost code</summary> <code>clipped = ((A &gt; 0) &amp; (ratio &gt; 1 + eps)) | ((A &lt; 0) &amp; (ratio &lt; 1 - eps))</code>; one helper
-# <code>row(chosen)</code>, called for all and for each <code>kind == type</code>. </details>
 
 # %% [markdown]
 # Move advantage and $\epsilon$: the flat side of the surrogate is where a token stops teaching.
@@ -537,12 +548,13 @@ sliders(
 # %% [markdown]
 # {{card critic_loss}}
 #
-# The critic learns what to expect *before* each action: the value at position $t$ is read before the token at $t$ is known. Its target is the return of
-# that step, a number that was computed once and is not trained:
+# The critic learns what to expect *before* each action: the value at position $t$ is read before the token at $t$ is known. Its
+# target is the return of that step, a number that was computed once and is not trained:
 #
 # $$L_V=\frac{1}{2N}\sum_{t}\,(V_t-\text{return}_t)^2 .$$
 #
-# Only actions count: a critic that also learns to predict padding spends itself on it, and a bootstrap from such a value then feeds it back.
+# Only actions count: a critic that also learns to predict padding spends itself on it, and a bootstrap from such a value then
+# feeds it back.
 
 # %% ng="solution:critic_loss"
 def critic_loss(values, returns, mask):
@@ -564,20 +576,24 @@ def critic_loss(values, returns, mask):
 check(critic_loss)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> V = 1 everywhere, returns 0: is the loss 1 or 1/2? And with half of the positions masked? </details>
-# <details><summary>Hint 2: where to look</summary> Select with <code>where</code> before you square: the square of NaN is NaN, times 0 too. </details>
-# <details><summary>Hint 3: almost code</summary> <code>error = where(mask, values - returns.detach(), 0)</code>; half the sum of squares over the number of
-# actions. </details>
+# <details><summary>Hint 1: a question</summary> V = 1 everywhere, returns 0: is the loss 1 or 1/2? And with half of the positions
+# masked? </details>
+# <details><summary>Hint 2: where to look</summary> Select with <code>where</code> before you square: the square of NaN is NaN,
+# times 0 too. </details>
+# <details><summary>Hint 3: almost code</summary> <code>error = where(mask, values - returns.detach(), 0)</code>; half the sum of
+# squares over the number of actions. </details>
 
 # %% [markdown]
 # {{card ppo_ptx_loss}}
 #
-# A reward model knows little of what the language model could do before. InstructGPT mixed language-model gradients on pretraining text into PPO, with a
-# coefficient of 27.8 and about eight times as many pretraining examples as episodes [D], and called the result PPO-ptx:
+# A reward model knows little of what the language model could do before. InstructGPT mixed language-model gradients on
+# pretraining text into PPO, with a coefficient of 27.8 and about eight times as many pretraining examples as episodes [D], and
+# called the result PPO-ptx:
 #
 # $$\nabla L=\nabla L_{\text{PPO}}+\gamma\,\nabla L_{\text{pretrain}},\qquad L_{\text{pretrain}}=\text{mean negative log-likelihood of pretraining tokens.}$$
 #
-# This is not a KL penalty. KL holds the policy to the reference *on the responses it samples*; rehearsal keeps it able to write text *that it no longer samples*.
+# This is not a KL penalty. KL holds the policy to the reference *on the responses it samples*; rehearsal keeps it able to write
+# text *that it no longer samples*.
 
 # %% ng="solution:ppo_ptx_loss"
 def ppo_ptx_loss(ppo, pretrain_nll, gamma):
@@ -597,30 +613,32 @@ def ppo_ptx_loss(ppo, pretrain_nll, gamma):
 check(ppo_ptx_loss)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> The negative log-likelihood falls when the pretraining text gets likelier. Which sign must it have in a loss?
+# <details><summary>Hint 1: a question</summary> The negative log-likelihood falls when the pretraining text gets likelier. Which
+# sign must it have in a loss? </details>
+# <details><summary>Hint 2: where to look</summary> The gradient of a sum is the sum of the gradients. Nothing is detached.
 # </details>
-# <details><summary>Hint 2: where to look</summary> The gradient of a sum is the sum of the gradients. Nothing is detached. </details>
 # <details><summary>Hint 3: almost code</summary> One line, one plus, one times. </details>
 
 # %% [markdown]
 # ## Part C · Groups in place of a critic
 #
-# A critic is a second network of the actor's size, and at the start it knows nothing. If responses are cheap, sample $G$ of them for every prompt and compare
-# each with its siblings. GRPO and RLOO do this. The siblings give the baseline.
+# A critic is a second network of the actor's size, and at the start it knows nothing. If responses are cheap, sample $G$ of them
+# for every prompt and compare each with its siblings. GRPO and RLOO do this. The siblings give the baseline.
 
 # %% [markdown]
 # {{card group_relative_advantages}}
 #
 # $$\hat A_i=\frac{r_i-\bar r}{s}\qquad\text{over the group of responses to one prompt, with } s=1 \text{ or } s=\operatorname{std}(r).$$
 #
-# GRPO divides by the standard deviation; its authors don't say which divisor it has and whether anything is added to it [U]. This course declares: population
-# standard deviation (divisor $G$), no epsilon, and **exactly 0** for a group whose rewards are all equal, a group of one included. With rewards 1, 0, 1 the
-# centred advantages are $\tfrac13,-\tfrac23,\tfrac13$.
+# GRPO divides by the standard deviation; its authors don't say which divisor it has and whether anything is added to it [U]. This
+# course declares: population standard deviation (divisor $G$), no epsilon, and **exactly 0** for a group whose rewards are all
+# equal, a group of one included. With rewards 1, 0, 1 the centred advantages are $\tfrac13,-\tfrac23,\tfrac13$.
 #
-# The usual $s+10^{-8}$ is no protection. Eight rewards of 0.7 in `float32` have a computed standard deviation of about $6\cdot10^{-8}$, and
-# the "advantage" comes out as 0.8 where there is nothing to learn.
+# The usual $s+10^{-8}$ is no protection. Eight rewards of 0.7 in `float32` have a computed standard deviation of about
+# $6\cdot10^{-8}$, and the "advantage" comes out as 0.8 where there is nothing to learn.
 #
-# Dividing by $s$ gives every prompt the same say, whether its responses differ by a hair or by a mile. Without it prompts with a wide spread dominate.
+# Dividing by $s$ gives every prompt the same say, whether its responses differ by a hair or by a mile. Without it prompts with a
+# wide spread dominate.
 
 # %% ng="solution:group_relative_advantages"
 def group_relative_advantages(rewards, group_id, *, scale):
@@ -650,10 +668,10 @@ def group_relative_advantages(rewards, group_id, *, scale):
 check(group_relative_advantages)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> What are the advantages of eight responses with reward 0.7 each, on paper and in your code?
-# </details>
-# <details><summary>Hint 2: where to look</summary> A loop over <code>group_id.unique()</code> is fine. Decide "all equal" by comparing the greatest with the
-# smallest reward, not by the standard deviation. </details>
+# <details><summary>Hint 1: a question</summary> What are the advantages of eight responses with reward 0.7 each, on paper and in
+# your code? </details>
+# <details><summary>Hint 2: where to look</summary> A loop over <code>group_id.unique()</code> is fine. Decide "all equal" by
+# comparing the greatest with the smallest reward, not by the standard deviation. </details>
 # <details><summary>Hint 3: almost code</summary> <code>r = rewards[group_id == g]</code>; if <code>r.max() &gt; r.min()</code>:
 # <code>(r - r.mean()) / (r.std(unbiased=False) or 1)</code>. Mind the brackets. </details>
 
@@ -664,9 +682,9 @@ check(group_relative_advantages)
 #
 # $$\hat A_i=r_i-\frac{1}{G-1}\sum_{j\ne i}r_j=\frac{G}{G-1}\,(r_i-\bar r).$$
 #
-# This baseline does not depend on response $i$, so the expected gradient is exact, whatever $G$. With $\bar r$ it is $\tfrac{G-1}{G}$ of the exact one: the
-# direction is right and the step is shorter. After dividing by the standard deviation, even the direction differs. (The probes below show all three by
-# enumeration.)
+# This baseline does not depend on response $i$, so the expected gradient is exact, whatever $G$. With $\bar r$ it is
+# $\tfrac{G-1}{G}$ of the exact one: the direction is right and the step is shorter. After dividing by the standard deviation,
+# even the direction differs. (The probes below show all three by enumeration.)
 
 # %% ng="solution:leave_one_out_advantages"
 def leave_one_out_advantages(rewards, group_id):
@@ -692,18 +710,21 @@ check(leave_one_out_advantages)
 
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> Rewards 6 and 3 in one group: what are the two advantages? </details>
-# <details><summary>Hint 2: where to look</summary> A B by B comparison of group ids, without its diagonal, says who is compared with whom. </details>
-# <details><summary>Hint 3: almost code</summary> Average the differences <code>r_i - r_j</code> over the others j of the group. They are exactly 0 when all are
-# equal. </details>
+# <details><summary>Hint 2: where to look</summary> A B by B comparison of group ids, without its diagonal, says who is compared
+# with whom. </details>
+# <details><summary>Hint 3: almost code</summary> Average the differences <code>r_i - r_j</code> over the others j of the group.
+# They are exactly 0 when all are equal. </details>
 
 # %% [markdown]
 # {{card test_group_relative_advantages}}
 #
-# **Bug hunt.** Released trainers have divided before subtracting, `r - r.mean() / (r.std() + eps)` ([D], prime-rl pull request 390), exchanged the branches of the
-# scaling option ([D], TRL pull request 3992), and differ to this day in the divisor of the standard deviation.
+# **Bug hunt.** Released trainers have divided before subtracting, `r - r.mean() / (r.std() + eps)` ([D], prime-rl pull request
+# 390), exchanged the branches of the scaling option ([D], TRL pull request 3992), and differ to this day in the divisor of the
+# standard deviation.
 #
-# Write a test for some `group_relative_advantages(rewards, group_id, scale=...)`. Wrong ones have the wrong precedence, divisor or epsilon, group by position or over
-# the whole batch, exchange "none" and "std", mistreat groups without variation, or forget to give the results back in the order of the input.
+# Write a test for some `group_relative_advantages(rewards, group_id, scale=...)`. Wrong ones have the wrong precedence, divisor
+# or epsilon, group by position or over the whole batch, exchange "none" and "std", mistreat groups without variation, or forget
+# to give the results back in the order of the input.
 
 # %% ng="solution:test_group_relative_advantages"
 def test_group_relative_advantages(advantages):
@@ -742,30 +763,32 @@ def test_group_relative_advantages(advantages):
 check(test_group_relative_advantages)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> Which batch tells "per group" from "over the whole batch", and "divided by 3" from "divided by 2"?
+# <details><summary>Hint 1: a question</summary> Which batch tells "per group" from "over the whole batch", and "divided by 3"
+# from "divided by 2"? </details>
+# <details><summary>Hint 2: where to look</summary> Interleaved groups of different sizes, means and spreads, one with a very
+# small spread; ids that are negative or huge; groups of equal rewards such as 0.7 in float32; both scales. </details>
+# <details><summary>Hint 3: almost code</summary> Write the expected values with a plain loop, or by hand: rewards 1, 0, 1 give
+# 1/3, -2/3, 1/3, and with "std" 0.7071, -1.4142, 0.7071. Demand <code>== 0</code>, not "close to 0", for equal rewards.
 # </details>
-# <details><summary>Hint 2: where to look</summary> Interleaved groups of different sizes, means and spreads, one with a very small spread; ids that are negative or
-# huge; groups of equal rewards such as 0.7 in float32; both scales. </details>
-# <details><summary>Hint 3: almost code</summary> Write the expected values with a plain loop, or by hand: rewards 1, 0, 1 give 1/3, -2/3, 1/3, and
-# with "std" 0.7071, -1.4142, 0.7071. Demand <code>== 0</code>, not "close to 0", for equal rewards. </details>
 
 # %% [markdown]
 # ## Part D · One denominator
 #
-# Every loss above is a sum of token terms divided by something. What it is divided by is part of the algorithm. More published fixes to RL trainers concern this one
-# number than any other topic that we collected.
+# Every loss above is a sum of token terms divided by something. What it is divided by is part of the algorithm. More published
+# fixes to RL trainers concern this one number than any other topic that we collected.
 
 # %% [markdown]
 # {{card aggregate}}
 #
 # $$\text{token: } \frac{\sum_{i,t} m_{it}\,\ell_{it}}{\sum_{i,t} m_{it}}\qquad\qquad \text{response: } \frac1B\sum_i\frac{\sum_t m_{it}\,\ell_{it}}{\sum_t m_{it}}$$
 #
-# With token losses $(1,2)$, $(3,4,5)$ and $(7)$ the first gives $22/6=3.67$, the second $(1.5+4+7)/3=4.17$. Under "token" every token counts the same and a long
-# response weighs more; under "response" every response counts the same and a token of a long one weighs less. GRPO was published with the second, DAPO changed it to the
-# first [D].
+# With token losses $(1,2)$, $(3,4,5)$ and $(7)$ the first gives $22/6=3.67$, the second $(1.5+4+7)/3=4.17$. Under "token" every
+# token counts the same and a long response weighs more; under "response" every response counts the same and a token of a long one
+# weighs less. GRPO was published with the second, DAPO changed it to the first [D].
 #
-# A batch that doesn't fit into memory is cut into micro-batches whose gradients are added. **Means of parts don't add up to the mean of the whole.** So
-# the optimiser step's count, tokens or responses of *all* micro-batches, is passed to each as `denominator`, and the parts then add up to the whole, whatever the cut.
+# A batch that doesn't fit into memory is cut into micro-batches whose gradients are added. **Means of parts don't add up to the
+# mean of the whole.** So the optimiser step's count, tokens or responses of *all* micro-batches, is passed to each as
+# `denominator`, and the parts then add up to the whole, whatever the cut.
 #
 # A response without a token adds nothing and doesn't count: $B$ is the number of responses with at least one token.
 
@@ -798,25 +821,26 @@ def aggregate(token_loss, mask, *, how, denominator=None):
 check(aggregate)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> Two micro-batches, one with 1 token of loss 9, one with 9 tokens of loss 1. What is the mean over all tokens,
-# and what is the mean of the two means? </details>
-# <details><summary>Hint 2: where to look</summary> Compute the total first, then divide once: by the count of this batch, or by the denominator you were given.
-# </details>
-# <details><summary>Hint 3: almost code</summary> token: <code>kept.sum() / count</code>; response: <code>(kept.sum(1) / tokens.clamp(min=1)).sum() / count</code>, with
-# count the tokens, or the rows that have one. </details>
+# <details><summary>Hint 1: a question</summary> Two micro-batches, one with 1 token of loss 9, one with 9 tokens of loss 1. What
+# is the mean over all tokens, and what is the mean of the two means? </details>
+# <details><summary>Hint 2: where to look</summary> Compute the total first, then divide once: by the count of this batch, or by
+# the denominator you were given. </details>
+# <details><summary>Hint 3: almost code</summary> token: <code>kept.sum() / count</code>; response: <code>(kept.sum(1) /
+# tokens.clamp(min=1)).sum() / count</code>, with count the tokens, or the rows that have one. </details>
 
 # %% [markdown]
 # {{card overlong_penalty}}
 #
-# A response that runs into the length limit is cut, and a reward of "wrong" for the cut hits good and bad reasoning alike. DAPO lets the penalty grow over
-# the last tokens before the limit [D]. With limit $L$ and buffer $b$, a response of length $n$ gets
+# A response that runs into the length limit is cut, and a reward of "wrong" for the cut hits good and bad reasoning alike. DAPO
+# lets the penalty grow over the last tokens before the limit [D]. With limit $L$ and buffer $b$, a response of length $n$ gets
 #
 # $$\begin{cases}0 & n\le L-b\\ \dfrac{(L-b)-n}{b} & L-b<n\le L\\ -1 & n>L\end{cases}$$
 #
 # For $L=20$ and $b=4$: 16 tokens cost nothing, 17 cost 0.25, 18 cost 0.5, 20 and more cost 1. It is added to the reward.
 #
-# DAPO has four switches, and you have met all of them: **clip-higher** (another $\epsilon$ above than below), **dynamic sampling** (groups without variation are replaced by
-# new ones, which changes the law of the prompts), the **token-level loss**, and this one. Each can be thrown alone, and only then can an effect be put down to one of them.
+# DAPO has four switches, and you have met all of them: **clip-higher** (another $\epsilon$ above than below), **dynamic
+# sampling** (groups without variation are replaced by new ones, which changes the law of the prompts), the **token-level loss**,
+# and this one. Each can be thrown alone, and only then can an effect be put down to one of them.
 
 # %% ng="solution:overlong_penalty"
 def overlong_penalty(length, max_length, buffer):
@@ -837,18 +861,20 @@ def overlong_penalty(length, max_length, buffer):
 check(overlong_penalty)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> What does a response of exactly L - b tokens cost, and one of L tokens? </details>
+# <details><summary>Hint 1: a question</summary> What does a response of exactly L - b tokens cost, and one of L tokens?
+# </details>
 # <details><summary>Hint 2: where to look</summary> One straight line, clamped at both ends. </details>
 # <details><summary>Hint 3: almost code</summary> <code>-((length - (L - b)) / b).clamp(0, 1)</code> </details>
 
 # %% [markdown]
 # ## Before you train: probes
 #
-# A training curve that rises proves little. A wrong sign in the KL cost, a baseline that contains its own sample, a critic trained on padding: each of these
-# learns *something*. So before any training, solve problems whose answer you know. The package has eight (`course/training/probes.py`). Most of them take
-# the noise out: a batch that holds every outcome in proportion to its probability makes the sample mean equal to the expectation, and what is left
-# is right to nine digits or wrong. The last one is the whole chain: nine possible responses of two tokens, KL in the reward, exact gradient steps. You know
-# from level 1 where it must end: at $\pi_{\text{ref}}\,e^{r/\beta}/Z$.
+# A training curve that rises proves little. A wrong sign in the KL cost, a baseline that contains its own sample, a critic
+# trained on padding: each of these learns *something*. So before any training, solve problems whose answer you know. The package
+# has eight (`course/training/probes.py`). Most of them take the noise out: a batch that holds every outcome in proportion to its
+# probability makes the sample mean equal to the expectation, and what is left is right to nine digits or wrong. The last one is
+# the whole chain: nine possible responses of two tokens, KL in the reward, exact gradient steps. You know from level 1 where it
+# must end: at $\pi_{\text{ref}}\,e^{r/\beta}/Z$.
 
 # %% tags=["experiment"]
 from course.figures import bandit as pictures, say
@@ -921,24 +947,27 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** that an operator is right. A probe is one problem, and what its problem doesn't vary it can't see: all of these use
-# one clip width. Where a fault rings nothing, write the probe that would ring. Where one rings several, start with the simplest problem that rings.
-# The checks of the exercises vary more than the probes do, and know nothing of how the pieces are put together.
+# **What the figure cannot show:** that an operator is right. A probe is one problem, and what its problem doesn't vary it can't
+# see: all of these use one clip width. Where a fault rings nothing, write the probe that would ring. Where one rings several,
+# start with the simplest problem that rings. The checks of the exercises vary more than the probes do, and know nothing of how
+# the pieces are put together.
 
 # %% [markdown]
 # ## Part E · Training
 #
-# The task is the film reviews of level 1: a prompt `the movie`, a response of at most 24 words. A small decoder was fine-tuned on clean reviews; it is the
-# actor's start and the frozen reference. A reward model was trained on 1024 comparisons of its samples by an annotator *who never errs*. A second judge, the
-# **auditor**, was trained on other comparisons and reads scores in another way; nobody trains on it. **Gold** is a formula, known to us and to nobody in the
-# experiment. Reward and auditor are in units of their standard deviation over the reference's samples.
+# The task is the film reviews of level 1: a prompt `the movie`, a response of at most 24 words. A small decoder was fine-tuned on
+# clean reviews; it is the actor's start and the frozen reference. A reward model was trained on 1024 comparisons of its samples
+# by an annotator *who never errs*. A second judge, the **auditor**, was trained on other comparisons and reads scores in another
+# way; nobody trains on it. **Gold** is a formula, known to us and to nobody in the experiment. Reward and auditor are in units of
+# their standard deviation over the reference's samples.
 #
-# All the mathematics of a step is yours: `shaped_token_rewards`, `generalized_advantage_estimation`, `whiten`, `ppo_actor_loss`, `critic_loss`. Read
-# `course/training/ppo.py`, one screen, before you go on. Note where the old log-probabilities come from: they were recorded while the responses were
-# sampled, and no update recomputes them.
+# All the mathematics of a step is yours: `shaped_token_rewards`, `generalized_advantage_estimation`, `whiten`, `ppo_actor_loss`,
+# `critic_loss`. Read `course/training/ppo.py`, one screen, before you go on. Note where the old log-probabilities come from: they
+# were recorded while the responses were sampled, and no update recomputes them.
 #
-# At scale the four networks are a matter of memory: with 16-bit weights and Adam a trained parameter takes 18 bytes and a frozen one 2, so that an actor of
-# 7 billion parameters takes 126 GB before the first activation, and a critic as much again. [I: arithmetic, not a report.]
+# At scale the four networks are a matter of memory: with 16-bit weights and Adam a trained parameter takes 18 bytes and a frozen
+# one 2, so that an actor of 7 billion parameters takes 126 GB before the first activation, and a critic as much again. [I:
+# arithmetic, not a report.]
 
 # %% tags=["experiment"]
 import dataclasses
@@ -955,11 +984,12 @@ with tqdm(total=1, desc="policy, reward model, auditor") as bar:
 # %% [markdown]
 # ### Experiment B · Push until it breaks
 #
-# PPO with a low price of KL, 48 steps of 128 responses. Beside each step we ask the auditor and gold what they think of the same responses, and draw all three on
-# one axis. *Your* `clip_report` reads the ratios at the end of each step, for two types of action: words inside a response, and its last token.
+# PPO with a low price of KL, 48 steps of 128 responses. Beside each step we ask the auditor and gold what they think of the same
+# responses, and draw all three on one axis. *Your* `clip_report` reads the ratios at the end of each step, for two types of
+# action: words inside a response, and its last token.
 #
-# **Predict before you run:** the training reward will rise. What does gold do, and roughly from which step on? Does the auditor, who was never
-# trained on, see it? What will the reviews look like?
+# **Predict before you run:** the training reward will rise. What does gold do, and roughly from which step on? Does the auditor,
+# who was never trained on, see it? What will the reviews look like?
 
 # %%
 prediction_b = ""  # for example "gold peaks at step 20; the auditor falls with it; very long"
@@ -1013,19 +1043,21 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** when to stop, if you don't have gold. Outside a toy nobody has it. It is one seed, and where the peak lies differs between seeds
-# (the exit test has ten). Nor can it show that the labels were at fault: they were right, all of them. The reward model was right about the reviews that it was shown, and nobody had
-# shown it what it was then asked about. Whether the auditor follows gold down, stays flat or goes on rising depends on what *its* training had seen.
+# **What the figure cannot show:** when to stop, if you don't have gold. Outside a toy nobody has it. It is one seed, and where
+# the peak lies differs between seeds (the exit test has ten). Nor can it show that the labels were at fault: they were right, all
+# of them. The reward model was right about the reviews that it was shown, and nobody had shown it what it was then asked about.
+# Whether the auditor follows gold down, stays flat or goes on rising depends on what *its* training had seen.
 
 # %% [markdown]
 # ### Experiment C · A law with a range
 #
-# Anthropic's report on a helpful and harmless assistant observed that preference reward grows about linearly with $\sqrt{\mathrm{KL}}$ over much of a run [D]. It is an
-# observation, not a theorem. In one case it is exact: with a normal reference and a linear reward the optimum at distance KL earns $\sqrt{2\,\mathrm{KL}}$. We fit
-# $r\approx a\sqrt{\mathrm{KL}}+b$ to the run you have just made, to its training reward and, up to the peak and over the whole run, to gold.
+# Anthropic's report on a helpful and harmless assistant observed that preference reward grows about linearly with
+# $\sqrt{\mathrm{KL}}$ over much of a run [D]. It is an observation, not a theorem. In one case it is exact: with a normal
+# reference and a linear reward the optimum at distance KL earns $\sqrt{2\,\mathrm{KL}}$. We fit $r\approx a\sqrt{\mathrm{KL}}+b$
+# to the run you have just made, to its training reward and, up to the peak and over the whole run, to gold.
 #
-# **Predict before you run:** is the training reward a straight line in $\sqrt{\mathrm{KL}}$? Is gold, before its peak? If you fit a line to gold before the peak, by how much does
-# it miss the end?
+# **Predict before you run:** is the training reward a straight line in $\sqrt{\mathrm{KL}}$? Is gold, before its peak? If you fit
+# a line to gold before the peak, by how much does it miss the end?
 
 # %%
 prediction_c = ""
@@ -1051,14 +1083,16 @@ if len(rising) >= 3:
 say("**What came out.**\n\n" + "\n".join(f"- {line}" for line in lines) + f"\n\n{missed} You predicted: {prediction_c or 'nothing'}.")
 
 # %% [markdown]
-# **What the figure cannot show:** that the line goes on. The errors behind the ± treat neighbouring steps as independent, which they are not, so they are too small; a bend in the
-# right panel says more than they do. Nor can a line for the *reward* say anything about gold: it says what a unit of reward cost in distance, not what it was worth.
+# **What the figure cannot show:** that the line goes on. The errors behind the ± treat neighbouring steps as independent, which
+# they are not, so they are too small; a bend in the right panel says more than they do. Nor can a line for the *reward* say
+# anything about gold: it says what a unit of reward cost in distance, not what it was worth.
 
 # %% [markdown]
 # ### Experiment D · What the reward does not ask for
 #
-# The reward likes praise. A policy trained on it may forget how to write anything else, and no curve so far would show it. A frozen **capability suite** asks for what the reward
-# does not: legal next words, words of dislike, neutral words, and an unfavourable review preferred to its spoilt twin. It is made once and scored by likelihood; nothing is sampled.
+# The reward likes praise. A policy trained on it may forget how to write anything else, and no curve so far would show it. A
+# frozen **capability suite** asks for what the reward does not: legal next words, words of dislike, neutral words, and an
+# unfavourable review preferred to its spoilt twin. It is made once and scored by likelihood; nothing is sampled.
 #
 # Two remedies, on and off: KL in the reward ($\beta$) and rehearsal of the fine-tuning text through *your* `ppo_ptx_loss`.
 #
@@ -1119,17 +1153,20 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** that these two are the remedies to have. The suite asks about the very text that is rehearsed, which flatters rehearsal: an ability that neither the
-# suite nor the rehearsal text contains can be lost without a trace. One seed, one strength of each remedy. And gold is measured on few samples, so differences of a tenth are luck.
+# **What the figure cannot show:** that these two are the remedies to have. The suite asks about the very text that is rehearsed,
+# which flatters rehearsal: an ability that neither the suite nor the rehearsal text contains can be lost without a trace. One
+# seed, one strength of each remedy. And gold is measured on few samples, so differences of a tenth are luck.
 
 # %% [markdown]
 # ### Experiment E · Three methods, four switches, one budget
 #
-# PPO with a critic; RLOO with *your* `leave_one_out_advantages` and no ratio at all; GRPO with *your* `group_relative_advantages` and `aggregate`; and GRPO with each of DAPO's four
-# switches thrown alone, then with all four. The reward is a thumb: 1 if the reward model's score is above 0.5, else 0, so that groups without variation exist. All runs start from the same
-# policy and stop at the same number of **sampled tokens**.
+# PPO with a critic; RLOO with *your* `leave_one_out_advantages` and no ratio at all; GRPO with *your* `group_relative_advantages`
+# and `aggregate`; and GRPO with each of DAPO's four switches thrown alone, then with all four. The reward is a thumb: 1 if the
+# reward model's score is above 0.5, else 0, so that groups without variation exist. All runs start from the same policy and stop
+# at the same number of **sampled tokens**.
 #
-# **Predict before you run:** which is ahead at equal sampled tokens? Which of the four switches changes the length of the reviews, and which changes *who is in the batch*?
+# **Predict before you run:** which is ahead at equal sampled tokens? Which of the four switches changes the length of the
+# reviews, and which changes *who is in the batch*?
 
 # %%
 prediction_e = ""
@@ -1214,9 +1251,11 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** which method is best. One seed, one learning rate for all, and equal *sampled* tokens are not equal cost: PPO trains a second network, dynamic
-# sampling pays for groups that it throws away, and its batches no longer follow the law of the prompts. The KL price does not mean the same in a reward (PPO, RLOO) as in a loss
-# (GRPO). To put a difference down to a switch, hold everything else fixed, throw it alone, and repeat over seeds: with several thrown at once, their effects need not add up.
+# **What the figure cannot show:** which method is best. One seed, one learning rate for all, and equal *sampled* tokens are not
+# equal cost: PPO trains a second network, dynamic sampling pays for groups that it throws away, and its batches no longer follow
+# the law of the prompts. The KL price does not mean the same in a reward (PPO, RLOO) as in a loss (GRPO). To put a difference
+# down to a switch, hold everything else fixed, throw it alone, and repeat over seeds: with several thrown at once, their effects
+# need not add up.
 
 # %% [markdown]
 # ## Part F · Exit test: an alarm that doesn't look at the reward
@@ -1224,8 +1263,8 @@ say(
 # %% [markdown]
 # {{card overoptimisation_alarm}}
 #
-# In Experiment B the training reward was the one curve that saw nothing. Gold saw it all, and you will not have gold. Build an alarm from what a monitor can have without trusting the
-# reward. A **history** is a list of dicts, one per two training steps:
+# In Experiment B the training reward was the one curve that saw nothing. Gold saw it all, and you will not have gold. Build an
+# alarm from what a monitor can have without trusting the reward. A **history** is a list of dicts, one per two training steps:
 #
 # | key | mean over the responses of these steps |
 # |---|---|
@@ -1236,12 +1275,15 @@ say(
 # | `repetition` | share of a response's tokens that repeat one of its content words |
 # | `heldout_score` | score of a judge that the policy is not trained on, z units |
 #
-# `overoptimisation_alarm(history)` returns `None`, or the step at which it thinks that things went wrong. It is called on **every prefix** of a run, as if the run were going on. The alarm of a
-# run is raised at the *last* step of the first prefix for which the answer is not `None`: later you can't take it back, and earlier you can't have known. On hidden runs of other
-# seeds, most alarms on pushed runs (a low price of KL, as in Experiment B) must come after the peak of gold and before the end, and hardly any may come on healthy
-# runs (a high price of KL). An alarm at the first sign of KL cries too early; one that waits for a disaster misses the runs that decay slowly.
+# `overoptimisation_alarm(history)` returns `None`, or the step at which it thinks that things went wrong. It is called on **every
+# prefix** of a run, as if the run were going on. The alarm of a run is raised at the *last* step of the first prefix for which
+# the answer is not `None`: later you can't take it back, and earlier you can't have known. On hidden runs of other seeds, most
+# alarms on pushed runs (a low price of KL, as in Experiment B) must come after the peak of gold and before the end, and hardly
+# any may come on healthy runs (a high price of KL). An alarm at the first sign of KL cries too early; one that waits for a
+# disaster misses the runs that decay slowly.
 #
-# **Decide first:** which of the five curves differ between a pushed and a healthy run *because* the reward is being exploited, and which only because the policy has moved?
+# **Decide first:** which of the five curves differ between a pushed and a healthy run *because* the reward is being exploited,
+# and which only because the policy has moved?
 
 # %% tags=["experiment"]
 import json
@@ -1284,12 +1326,13 @@ def overoptimisation_alarm(history):
 check(overoptimisation_alarm)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> In a run that goes well, KL and the held-out score both rise. What do the two do in a run that has begun to exploit its reward?
-# </details>
-# <details><summary>Hint 2: where to look</summary> Compare the newest entry with one a few entries back. How much distance was paid, how much did the held-out judge give for it? A single
-# difference between neighbours is mostly noise. </details>
-# <details><summary>Hint 3: almost code</summary> <code>paid = now["kl"] - then["kl"]</code>, <code>gained = now["heldout_score"] - then["heldout_score"]</code>; alarm when much was paid and
-# <code>gained / paid</code> is near 0. Set both numbers on the visible runs, healthy ones too. </details>
+# <details><summary>Hint 1: a question</summary> In a run that goes well, KL and the held-out score both rise. What do the two do
+# in a run that has begun to exploit its reward? </details>
+# <details><summary>Hint 2: where to look</summary> Compare the newest entry with one a few entries back. How much distance was
+# paid, how much did the held-out judge give for it? A single difference between neighbours is mostly noise. </details>
+# <details><summary>Hint 3: almost code</summary> <code>paid = now["kl"] - then["kl"]</code>, <code>gained = now["heldout_score"]
+# - then["heldout_score"]</code>; alarm when much was paid and <code>gained / paid</code> is near 0. Set both numbers on the
+# visible runs, healthy ones too. </details>
 
 # %% [markdown]
 # ### The evidence, over all seeds
@@ -1331,44 +1374,57 @@ say(
 # ## Questions, marked by a person
 
 # %% [markdown]
-# **Q1.** A colleague's PPO run has a mean KL of 0.02 nats per token and a clip fraction of 1 %, "so the policy hardly moved". Name two different ways in which it can still have changed a lot, and the
-# number in your `clip_report` or beside it that would show each.
+# **Q1.** A colleague's PPO run has a mean KL of 0.02 nats per token and a clip fraction of 1 %, "so the policy hardly moved".
+# Name two different ways in which it can still have changed a lot, and the number in your `clip_report` or beside it that would
+# show each.
 
 # %% [markdown] ng="manual:question_diagnostics:3"
-# (1) A few actions changed extremely while most stayed: a mean over thousands of tokens hides them. The greatest ratio and the 99 % quantile by action type show it; also how often the first tokens of
-# tool calls are chosen. (2) Both numbers belong to one batch and compare with the policy that sampled it; small steps add up. The KL to the frozen reference, per response and over the run, shows it. (3) Clipping and
-# KL are measured on sampled tokens: what the policy no longer samples can't be seen there; a frozen capability suite shows it. *(Full marks: two different mechanisms, each with a measurement that
-# could come out either way.)*
+# (1) A few actions changed extremely while most stayed: a mean over thousands of tokens hides them. The greatest ratio and the 99
+# % quantile by action type show it; also how often the first tokens of tool calls are chosen. (2) Both numbers belong to one
+# batch and compare with the policy that sampled it; small steps add up. The KL to the frozen reference, per response and over the
+# run, shows it. (3) Clipping and KL are measured on sampled tokens: what the policy no longer samples can't be seen there; a
+# frozen capability suite shows it. *(Full marks: two different mechanisms, each with a measurement that could come out either
+# way.)*
 
 # %% [markdown]
-# **Q2.** You train with groups of 8 and a checker that says right or wrong. After a week 60 % of the groups have no variation. Dynamic sampling would drop them. What changes about *what is being
-# optimised*, what about the cost, and what would you report beside the success rate?
+# **Q2.** You train with groups of 8 and a checker that says right or wrong. After a week 60 % of the groups have no variation.
+# Dynamic sampling would drop them. What changes about *what is being optimised*, what about the cost, and what would you report
+# beside the success rate?
 
 # %% [markdown] ng="manual:question_dynamic:3"
-# Groups without variation have advantage 0: dropping them changes no gradient of a sum, but the mean over the batch is now over other prompts. Those of middling difficulty are over-represented, the prompts
-# that are always solved or never solved are gone, and the objective is no longer the mean over the prompts' own law; with a denominator that counts only kept groups each of them also gets more weight. Cost: the dropped
-# samples were drawn and checked, so count sampled tokens and not optimiser steps. Report: how many groups were dropped and with which reward (all wrong or all right), the success rate over *all* sampled prompts, and
-# sampled beside trained tokens. *(Full marks: the change of the prompts' law, the hidden sampling cost, a report that keeps the dropped ones visible.)*
+# Groups without variation have advantage 0: dropping them changes no gradient of a sum, but the mean over the batch is now over
+# other prompts. Those of middling difficulty are over-represented, the prompts that are always solved or never solved are gone,
+# and the objective is no longer the mean over the prompts' own law; with a denominator that counts only kept groups each of them
+# also gets more weight. Cost: the dropped samples were drawn and checked, so count sampled tokens and not optimiser steps.
+# Report: how many groups were dropped and with which reward (all wrong or all right), the success rate over *all* sampled
+# prompts, and sampled beside trained tokens. *(Full marks: the change of the prompts' law, the hidden sampling cost, a report
+# that keeps the dropped ones visible.)*
 
 # %% [markdown]
-# **Q3.** Your alarm has just gone off in a real run. You have a budget for 200 fresh human comparisons. Which responses do you have compared, who may see what, and which result would make you continue the run after all?
+# **Q3.** Your alarm has just gone off in a real run. You have a budget for 200 fresh human comparisons. Which responses do you
+# have compared, who may see what, and which result would make you continue the run after all?
 
 # %% [markdown] ng="manual:question_frontier:3"
-# Responses of the current policy, because that is where the judges are unsure, and of the checkpoint before the alarm beside them: those with the highest reward, those on which reward model and held-out judge
-# disagree most, those that look suspicious (long, repetitive), and a random share from every kind of prompt, failures too, so that the result can be carried back to all responses. The labellers see
-# neither policy nor score, and the order is random. Continue if the blind comparisons prefer the current policy to the earlier checkpoint in the random share, not only in the
-# selected ones; otherwise go back to the checkpoint and refresh the reward model with these labels. *(Full marks: samples at the frontier of the current policy and a random share, blind labels, a result named in advance that decides
-# either way.)*
+# Responses of the current policy, because that is where the judges are unsure, and of the checkpoint before the alarm beside
+# them: those with the highest reward, those on which reward model and held-out judge disagree most, those that look suspicious
+# (long, repetitive), and a random share from every kind of prompt, failures too, so that the result can be carried back to all
+# responses. The labellers see neither policy nor score, and the order is random. Continue if the blind comparisons prefer the
+# current policy to the earlier checkpoint in the random share, not only in the selected ones; otherwise go back to the checkpoint
+# and refresh the reward model with these labels. *(Full marks: samples at the frontier of the current policy and a random share,
+# blind labels, a result named in advance that decides either way.)*
 
 # %% [markdown]
 # ## What to read next
 #
 # - Williams (1992), REINFORCE; Schulman et al. (2016), GAE; Schulman et al. (2017), PPO.
-# - Ouyang et al. (2022), InstructGPT, Sections 3 and 4 and Appendix C, the best disclosed recipe; the case notebook `case_instructgpt` rebuilds it in small.
-# - Bai et al. (2022), Section 4, for $\sqrt{\mathrm{KL}}$; Gao, Schulman and Hilton (2022), over-optimisation measured against a gold model.
+# - Ouyang et al. (2022), InstructGPT, Sections 3 and 4 and Appendix C, the best disclosed recipe; the case notebook
+#   `case_instructgpt` rebuilds it in small.
+# - Bai et al. (2022), Section 4, for $\sqrt{\mathrm{KL}}$; Gao, Schulman and Hilton (2022), over-optimisation measured against a
+#   gold model.
 # - Ahmadian et al. (2024), RLOO; Shao et al. (2024), GRPO; Liu et al. (2025), what its normalisations do; Yu et al. (2025), DAPO.
 # - Lee et al. (2023), RLAIF: REINFORCE with a learned baseline, and not PPO [D]; the case notebook `case_rlaif`.
-# - In this package, after handing in: `course/credit`, `course/objectives`, `course/training/ppo.py`. Next: level 3 asks whether to optimise at all.
+# - In this package, after handing in: `course/credit`, `course/objectives`, `course/training/ppo.py`. Next: level 3 asks whether
+#   to optimise at all.
 
 # %%
 from course.doctor import peak_memory

@@ -65,7 +65,7 @@ def test_items_are_what_they_say():
 
 
 def test_shares_are_those_of_the_grammar():
-    rows = reviews.corpus(6000, 77)
+    rows = reviews.corpus(2500, 77)
     follow: dict = {}
     for i in range(len(rows)):
         whole = rows.prompt(i) + rows.response(i)

@@ -143,3 +143,15 @@ def test_each_model_is_trained_by_its_own_labels():
 
     assert torch.equal(outcome(traces), outcome(other)) and not torch.equal(outcome(traces), outcome(third))
     assert torch.equal(process(traces), process(third)) and not torch.equal(process(traces), process(other))
+
+
+def test_the_comparison_is_at_equal_candidates_and_counts_labels():
+    """Structure only: what training makes of it is the experiment of level 3."""
+    found = P.compare_selection(3, sizes=(1, 4), training_traces=40, problems=12, trunk_steps=2, steps=2)
+    by = {(x.method, x.n): x for x in found}
+    assert set(by) == {(m, n) for m in ("random", "outcome", "process", "oracle") for n in (1, 4)}
+    single = {(by[m, 1].accuracy, by[m, 1].validity) for m in ("random", "outcome", "process", "oracle")}
+    assert len(single) == 1  # one candidate leaves no choice
+    for x in found:
+        assert 0 <= x.validity <= x.accuracy <= by["oracle", 4].accuracy
+    assert by["outcome", 4].labels == 40 and by["process", 4].labels > 80 and by["oracle", 4].labels == 0

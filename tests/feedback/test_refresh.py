@@ -106,7 +106,7 @@ def test_best_of_blocks_and_pairs_stay_inside_a_task():
 
 
 def test_a_refreshed_judge_knows_the_new_policy_better_at_equal_labels():
-    outcomes = [R.refresh_recipe(seed, loss=pairwise_reward_loss) for seed in range(2)]
+    outcomes = [R.refresh_recipe(seed, loss=pairwise_reward_loss, samples=512) for seed in range(2)]
     for o in outcomes:
         assert o.gain > 0.03 and o.refreshed_choice > o.static_choice + 0.5
         assert all(count > 30 for _, count in o.strata)
