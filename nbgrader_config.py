@@ -20,6 +20,7 @@ c.CourseDirectory.feedback_directory = "grading/feedback"
 c.CourseDirectory.solution_directory = "grading/solution"
 c.CourseDirectory.source_with_tests_directory = "grading/source_with_tests"
 c.CourseDirectory.db_url = f"sqlite:///{ROOT / 'grading' / 'gradebook.db'}"
+c.CourseDirectory.notebook_id = "lab"  # the case notebooks beside it are read, not graded
 c.CourseDirectory.ignore = ["*.py", "*.pyc", "__pycache__", ".ipynb_checkpoints"]
 
 c.Autograde.exporter_class = "autograder.nbgrader_plugin.SubmissionReader"

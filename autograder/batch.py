@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from autograder import gradebook
+from autograder.gradebook import NOTEBOOK
 from autograder.grade import Report, grade_submission, no_rows, secret_seed
 from autograder.levels import load
 from autograder.rebase import BadSubmission, Cell, read_submission
 from autograder.sandbox import NoSandbox, sandbox_problem
 
-NOTEBOOK = "lab"
 STARTUP, PATIENCE = 120.0, 300.0  # seconds after which a worker counts as dead; the sandbox's own limit comes long before
 STUDENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 

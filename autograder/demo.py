@@ -17,8 +17,9 @@ from types import ModuleType
 from typing import Any
 
 from autograder import gradebook
-from autograder.batch import NOTEBOOK, grade_class
+from autograder.batch import grade_class
 from autograder.grade import Report
+from autograder.gradebook import NOTEBOOK
 from autograder.levels import Level, load
 from autograder.report import print_table, write_html
 from autograder.sandbox import sandbox_problem

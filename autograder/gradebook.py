@@ -15,6 +15,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+NOTEBOOK = "lab"  # the one notebook of a level that is graded
+
 ROOT = Path(__file__).resolve().parents[1]
 _generating = threading.Lock()
 
@@ -93,10 +95,10 @@ def ensure_assignment(course: Any, level: str) -> None:
     from traitlets.config import Config
 
     source = Path(course.format_path(course.source_directory, ".", level))
-    notebooks = sorted(source.glob("*.ipynb"))
-    if not notebooks:
-        raise FileNotFoundError(f"{source} holds no notebook: run `course build` first")
-    digest = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in notebooks)).hexdigest()
+    notebook = source / f"{NOTEBOOK}.ipynb"
+    if not notebook.exists():
+        raise FileNotFoundError(f"{source} holds no {notebook.name}: run `course build` first")
+    digest = hashlib.sha256(notebook.read_bytes()).hexdigest()
     database = Path(course.db_url.removeprefix("sqlite:///"))
     known = database.with_name("assignments") / f"{level}.sha256"
     with _generating:
@@ -110,6 +112,7 @@ def ensure_assignment(course: Any, level: str) -> None:
             config.CourseDirectory.source_directory = course.source_directory
             config.CourseDirectory.release_directory = scratch
             config.CourseDirectory.assignment_id = level
+            config.CourseDirectory.notebook_id = NOTEBOOK  # case notebooks are read, not graded
             config.CourseDirectory.ignore = course.ignore
             try:
                 GenerateAssignment(coursedir=CourseDirectory(config=config), config=config, log=course.log).start()

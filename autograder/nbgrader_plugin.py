@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from autograder.gradebook import ensure_assignment, load_nbgrader
+from autograder.gradebook import NOTEBOOK, ensure_assignment, load_nbgrader
 
 load_nbgrader()
 
@@ -25,7 +25,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_output  # noqa: E4
 from nbgrader.preprocessors import NbGraderPreprocessor  # noqa: E402
 from traitlets import Bool, Unicode  # noqa: E402
 
-from autograder.batch import NOTEBOOK, verdict  # noqa: E402
+from autograder.batch import verdict  # noqa: E402
 from autograder.grade import Report, Row  # noqa: E402
 from autograder.rebase import BadSubmission, Cell, read_submission, rebase  # noqa: E402
 from autograder.report import plain  # noqa: E402

@@ -43,7 +43,12 @@ def methods_at_equal_tokens(
     figure, (left, right) = canvas(2, width=6.6, height=4.4, title=title)
     colours = (*CYCLE, GREY, INK)
     for number, (name, curve) in enumerate(curves.items()):
-        look = {"color": colours[number % len(colours)], "marker": MARKERS[number % len(MARKERS)], "markersize": 4, "linewidth": 1.5}
+        look = {
+            "color": colours[number % len(colours)],
+            "marker": MARKERS[number % len(MARKERS)],
+            "markersize": 4,
+            "linewidth": 1.5,
+        }
         look["linestyle"] = "-" if number < len(CYCLE) else "--"
         left.plot([n / 1000 for n in curve["sampled"]], curve["reward"], label=name, **look)
         right.plot([max(k, 0.0) for k in curve["kl"]], curve["reward"], **look)

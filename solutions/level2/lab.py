@@ -45,7 +45,8 @@ from autograder import check, statement
 #
 # The objective is that of level 1: reward minus a penalty for leaving a frozen reference,
 #
-# $$J(\pi)=\mathbb E_{y\sim\pi(\cdot|x)}\big[r(x,y)\big]-\beta\,\mathrm{KL}\big(\pi(\cdot|x)\,\|\,\pi_{\text{ref}}(\cdot|x)\big).$$
+# $$J(\pi)=\mathbb E_{y\sim\pi(\cdot|x)}\big[r(x,y)\big]
+# -\beta\,\mathrm{KL}\big(\pi(\cdot|x)\,\|\,\pi_{\text{ref}}(\cdot|x)\big).$$
 #
 # Four networks take part, and each has one role: the **actor** $\pi$ and the **critic** $V$ are trained; the **reference**
 # $\pi_{\text{ref}}$ and the **reward model** $r$ are frozen. In this level all tensors of log-probabilities, rewards, values and
@@ -244,7 +245,7 @@ def generalized_advantage_estimation(rewards, values, terminated, truncated, fin
     rewards       [B, T] float; 0 wherever the mask is 0
     values        [B, T] float: the critic's value before the action at t; anything where the mask is 0
     terminated    [B, T] bool or 0/1: the episode is over after the action at t; read at actions only
-    truncated     [B, T] bool or 0/1: the episode was cut off after the action at t; read at actions only
+    truncated     [B, T] bool or 0/1: it was cut off after the action at t; read at actions only. Both set: terminated wins
     final_value   [B, T] float: the critic's value of the observation after step t; anything where the episode isn't truncated
     mask          [B, T] bool or 0/1: positions with 0 are skipped. The last action of a row ends an episode, one way or the other
     gamma         in [0, 1]
@@ -338,9 +339,8 @@ def test_generalized_advantage_estimation(gae):
     for gamma, lam in ((0.9, 0.8), (1.0, 0.95), (0.5, 1.0), (0.7, 0.0)):
         wanted = expected(gamma, lam)
         for v, f in ((values, final), (spoiled_values, spoiled_final)):
-            got = gae(
-                rewards.clone(), v.clone(), terminated.clone(), truncated.clone(), f.clone(), mask.clone(), gamma=gamma, gae_lambda=lam
-            )
+            given = (x.clone() for x in (rewards, v, terminated, truncated, f, mask))
+            got = gae(*given, gamma=gamma, gae_lambda=lam)
             for one, other in zip(got, wanted, strict=True):
                 assert one.shape == (5, 8)
                 assert torch.allclose(one.double(), other, rtol=1e-6, atol=1e-9)
@@ -427,7 +427,8 @@ check(whiten)
 # %% [markdown]
 # {{card ppo_actor_loss}}
 #
-# $$L=-\frac{1}{N}\sum_{t}\min\big(\rho_t\hat A_t,\;\mathrm{clip}(\rho_t,1-\epsilon,1+\epsilon)\,\hat A_t\big),\qquad N=\text{number of actions in the batch.}$$
+# $$L=-\frac{1}{N}\sum_{t}\min\big(\rho_t\hat A_t,\;\mathrm{clip}(\rho_t,1-\epsilon,1+\epsilon)\,\hat A_t\big),
+# \qquad N=\text{number of actions in the batch.}$$
 #
 # The smaller of the two terms is the pessimistic one, for both signs of the advantage. Once a good action has gained a factor
 # $1+\epsilon$, or a bad one has lost a factor $1-\epsilon$, it gets no further gradient. In the other direction nothing is
@@ -514,8 +515,10 @@ def clip_report(logp_new, logp_old, advantage, action_mask, action_type, clip_ep
 
     def row(chosen):
         r = ratio[chosen]
-        quantiles = {f"ratio_q{percent}": float(torch.quantile(r, percent / 100)) for percent in (50, 90, 99)}
-        return {"clip_fraction": float(stopped[chosen].double().mean()), **quantiles, "ratio_max": float(r.max()), "tokens": len(r)}
+        entry = {"clip_fraction": float(stopped[chosen].double().mean())}
+        for percent in (50, 90, 99):
+            entry[f"ratio_q{percent}"] = float(torch.quantile(r, percent / 100))
+        return entry | {"ratio_max": float(r.max()), "tokens": len(r)}
 
     report = {"all": row(torch.ones_like(stopped))}
     for number in sorted(set(kind.tolist())):
@@ -590,7 +593,8 @@ check(critic_loss)
 # pretraining text into PPO, with a coefficient of 27.8 and about eight times as many pretraining examples as episodes [D], and
 # called the result PPO-ptx:
 #
-# $$\nabla L=\nabla L_{\text{PPO}}+\gamma\,\nabla L_{\text{pretrain}},\qquad L_{\text{pretrain}}=\text{mean negative log-likelihood of pretraining tokens.}$$
+# $$\nabla L=\nabla L_{\text{PPO}}+\gamma\,\nabla L_{\text{pretrain}},
+# \qquad L_{\text{pretrain}}=\text{mean negative log-likelihood of pretraining tokens.}$$
 #
 # This is not a KL penalty. KL holds the policy to the reference *on the responses it samples*; rehearsal keeps it able to write
 # text *that it no longer samples*.
@@ -628,7 +632,8 @@ check(ppo_ptx_loss)
 # %% [markdown]
 # {{card group_relative_advantages}}
 #
-# $$\hat A_i=\frac{r_i-\bar r}{s}\qquad\text{over the group of responses to one prompt, with } s=1 \text{ or } s=\operatorname{std}(r).$$
+# $$\hat A_i=\frac{r_i-\bar r}{s}
+# \qquad\text{over the group of responses to one prompt, with } s=1 \text{ or } s=\operatorname{std}(r).$$
 #
 # GRPO divides by the standard deviation; its authors don't say which divisor it has and whether anything is added to it [U]. This
 # course declares: population standard deviation (divisor $G$), no epsilon, and **exactly 0** for a group whose rewards are all
@@ -780,7 +785,8 @@ check(test_group_relative_advantages)
 # %% [markdown]
 # {{card aggregate}}
 #
-# $$\text{token: } \frac{\sum_{i,t} m_{it}\,\ell_{it}}{\sum_{i,t} m_{it}}\qquad\qquad \text{response: } \frac1B\sum_i\frac{\sum_t m_{it}\,\ell_{it}}{\sum_t m_{it}}$$
+# $$\text{token: } \frac{\sum_{i,t} m_{it}\,\ell_{it}}{\sum_{i,t} m_{it}}
+# \qquad\qquad \text{response: } \frac1B\sum_i\frac{\sum_t m_{it}\,\ell_{it}}{\sum_t m_{it}}$$
 #
 # With token losses $(1,2)$, $(3,4,5)$ and $(7)$ the first gives $22/6=3.67$, the second $(1.5+4+7)/3=4.17$. Under "token" every
 # token counts the same and a long response weighs more; under "response" every response counts the same and a token of a long one
@@ -897,12 +903,11 @@ def some(numbers):
     return ", ".join(f"{round(x, 6) + 0.0:.3g}" for x in numbers[:3]) + (" ..." if len(numbers) > 3 else "")
 
 
-say(
-    "| probe | the problem | should be | is | | if this one fails, look here |\n|---|---|---|---|---|---|\n"
-    + "\n".join(
-        f"| **{p.name}** | {p.problem} | {some(p.expected)} | {some(p.got)} | {'✓' if p.passed else '✗'} | {p.look} |" for p in probed
-    )
-)
+rows = ["| probe | the problem | should be | is | | if this one fails, look here |", "|---|---|---|---|---|---|"]
+for p in probed:
+    mark = "✓" if p.passed else "✗"
+    rows.append(f"| **{p.name}** | {p.problem} | {some(p.expected)} | {some(p.got)} | {mark} | {p.look} |")
+say("\n".join(rows))
 
 # %% [markdown]
 # ### Experiment A · Which probe rings?
@@ -919,7 +924,9 @@ from tqdm.auto import tqdm
 
 FAULTS = {
     "KL turned round": {"shaped_token_rewards": lambda p, q, m, s, beta: shaped_token_rewards(q, p, m, s, beta)},
-    "score at every action": {"shaped_token_rewards": lambda p, q, m, s, beta: shaped_token_rewards(p, q, m, 0 * s, beta) + m * s[:, None]},
+    "score at every action": {
+        "shaped_token_rewards": lambda p, q, m, s, beta: shaped_token_rewards(p, q, m, 0 * s, beta) + m * s[:, None]
+    },
     "timeout = failure": {
         "generalized_advantage_estimation": lambda r, v, over, cut, f, m, **rest: generalized_advantage_estimation(
             r, v, over | cut, cut & ~cut, f, m, **rest
@@ -937,13 +944,16 @@ for name, fault in tqdm(FAULTS.items(), desc="faults"):
     matrix[name] = run_probes(mine | fault)
 rings = {name: [p.name for p in row if not p.passed] for name, row in matrix.items()}
 silent = [name for name in FAULTS if not rings[name]]
-pictures.probe_matrix(matrix, title=f"{len(FAULTS) - len(silent)} of {len(FAULTS)} faults ring; the eight probes don't notice {', '.join(silent) or 'none'}")
+pictures.probe_matrix(
+    matrix, title=f"{len(FAULTS) - len(silent)} of {len(FAULTS)} faults ring; not noticed: {', '.join(silent) or 'none'}"
+)
 
 # %% tags=["experiment"]
 loud = [f"{name} ({', '.join(found)})" for name, found in rings.items() if len(found) > 1]
 say(
-    f"**What came out.** Your own functions ring {len(rings['yours'])} probes. More than one rings for: {'; '.join(loud) or 'no fault'}. None rings for: "
-    f"{', '.join(silent) or 'no fault'}. You predicted: {prediction_a or 'nothing'}."
+    f"**What came out.** Your own functions ring {len(rings['yours'])} probes. More than one rings for: "
+    f"{'; '.join(loud) or 'no fault'}. None rings for: {', '.join(silent) or 'no fault'}. "
+    f"You predicted: {prediction_a or 'nothing'}."
 )
 
 # %% [markdown]
@@ -1010,16 +1020,14 @@ def watched_reward(batch):
 
 
 operators = PpoOperators(shaped_token_rewards, generalized_advantage_estimation, whiten, watched_actor_loss, critic_loss)
-seen = []
-for step in tqdm(
-    pushed_run(dataclasses.replace(bandit, reward=watched_reward), operators=operators, beta=PUSHED), total=STEPS, desc="PPO, pushed"
-):
-    seen.append(step)
+watched = dataclasses.replace(bandit, reward=watched_reward)
+seen = list(tqdm(pushed_run(watched, operators=operators, beta=PUSHED), total=STEPS, desc="PPO, pushed"))
 run = run_of(SEED, False, seen)
-entry = run.history[run.peak]
+peak, end = run.history[run.peak], run.history[-1]
+gold_at_peak, gold_at_end, reward_at_end = run.gold[run.peak], run.gold[-1], run.training_reward[-1]
 figures.overoptimisation(
     [run.to_json()],
-    title=f"Training reward rises to {run.training_reward[-1]:.1f}; gold peaks at {run.gold[run.peak]:.2f} in step {entry.step}, ends at {run.gold[-1]:.2f}",
+    title=f"Reward ends at {reward_at_end:.1f}; gold is {gold_at_peak:.2f} at best, in step {peak.step}, {gold_at_end:.2f} at the end",
     unit="reward, auditor: z units; gold: utility",
 )
 
@@ -1034,11 +1042,12 @@ figures.ratio_diagnostics(
 )
 
 # %% tags=["experiment"]
-shown = sorted({0, entry.step - 1, len(texts) - 1})
+shown = sorted({0, peak.step - 1, len(texts) - 1})
 say(
-    f"**What came out.** From the peak of gold to the end, gold changed by {run.gold[-1] - run.gold[run.peak]:+.2f}, the training reward by "
-    f"{run.training_reward[-1] - run.training_reward[run.peak]:+.2f}, the auditor's score by {run.history[-1].heldout_score - entry.heldout_score:+.2f} and KL by "
-    f"{run.history[-1].kl - entry.kl:+.1f} nats. You predicted: {prediction_b or 'nothing'}.\n\n| step | the first response of the batch |\n|---|---|\n"
+    f"**What came out.** From the peak of gold to the end, gold changed by {gold_at_end - gold_at_peak:+.2f}, the training "
+    f"reward by {reward_at_end - run.training_reward[run.peak]:+.2f}, the auditor's score by "
+    f"{end.heldout_score - peak.heldout_score:+.2f} and KL by {end.kl - peak.kl:+.1f} nats. You predicted: {prediction_b or 'nothing'}.\n\n"
+    "| step | the first response of the batch |\n|---|---|\n"
     + "\n".join(f"| {i + 1} | {texts[i].replace('<end>', '').strip()} |" for i in shown)
 )
 
@@ -1070,7 +1079,9 @@ kl = torch.tensor([run.history[i].kl for i in usable], dtype=torch.float64)
 earned = torch.tensor([run.training_reward[i] for i in usable], dtype=torch.float64)
 worth = torch.tensor([run.gold[i] for i in usable], dtype=torch.float64)
 reward_fit = fit_sqrt_kl(kl, earned)
-figures.sqrt_kl_fit(kl, earned, reward_fit, title=f"Training reward: {reward_fit.a:.2f} ± {reward_fit.a_error:.2f} per sqrt(nat), {reward_fit.points} points")
+figures.sqrt_kl_fit(
+    kl, earned, reward_fit, title=f"The training reward grows by {reward_fit.a:.2f} ± {reward_fit.a_error:.2f} per sqrt(nat)"
+)
 
 # %% tags=["experiment"]
 rising = [n for n, i in enumerate(usable) if i <= run.peak]
@@ -1079,8 +1090,10 @@ missed = ""
 if len(rising) >= 3:
     early = fit_sqrt_kl(kl[rising], worth[rising])
     lines.append(f"gold, up to its peak: {early}")
-    missed = f" The line through gold before its peak promises {float(early.predict(kl[-1:])):.2f} at the end of the run; gold is {float(worth[-1]):.2f} there."
-say("**What came out.**\n\n" + "\n".join(f"- {line}" for line in lines) + f"\n\n{missed} You predicted: {prediction_c or 'nothing'}.")
+    promised = float(early.predict(kl[-1:]))
+    missed = f"The line through gold before its peak promises {promised:.2f} at the end; gold is {float(worth[-1]):.2f} there. "
+listed = "\n".join(f"- {line}" for line in lines)
+say(f"**What came out.**\n\n{listed}\n\n{missed}You predicted: {prediction_c or 'nothing'}.")
 
 # %% [markdown]
 # **What the figure cannot show:** that the line goes on. The errors behind the ± treat neighbouring steps as independent, which
@@ -1110,15 +1123,19 @@ from course.training.ppo import PpoConfig, ppo
 
 frozen_suite = suite(SEED)
 rehearsal_text = reviews.corpus(1000, SEED + 400)
-probe_prompts = reviews.prompts(128, SEED + 500)
+fresh_prompts = reviews.prompts(128, SEED + 500)
 
 
 def rehearsal_loss(logits, tokens, mask):
     return sft_loss(logits, tokens, mask, normalize="token")
 
 
+def mean_gold(actor):
+    return float(reviews.gold(own_samples(actor, fresh_prompts, SEED + 501)).mean())
+
+
 def measure(actor):
-    return {"capability": frozen_suite.score(actor), "gold": float(reviews.gold(own_samples(actor, probe_prompts, SEED + 501)).mean())}
+    return {"capability": frozen_suite.score(actor), "gold": mean_gold(actor)}
 
 
 operators = PpoOperators(
@@ -1141,15 +1158,17 @@ with tqdm(total=BREADTH_STEPS * len(ARMS), desc="PPO and PPO-ptx") as bar:
                     curve[key].append(value)
         breadth[name] = curve
 before = measure(bandit.policy)
+neither, both = (breadth[name]["capability"][-1] for name in ("neither", "KL and rehearsal"))
 pictures.breadth(
-    breadth, before, title=f"Suite: {before['capability']:.2f} before; {breadth['neither']['capability'][-1]:.2f} with neither, {breadth['KL and rehearsal']['capability'][-1]:.2f} with both"
+    breadth, before, title=f"Suite: {before['capability']:.2f} before, {neither:.2f} with neither remedy, {both:.2f} with both"
 )
 
 # %% tags=["experiment"]
+after = "; ".join(f"{name}: suite {c['capability'][-1]:.2f}, gold {c['gold'][-1]:.2f}" for name, c in breadth.items())
 say(
-    f"**What came out.** Before training the suite gives {before['capability']:.2f} and gold {before['gold']:.2f}. After {BREADTH_STEPS} steps: "
-    + "; ".join(f"{name}: suite {c['capability'][-1]:.2f}, gold {c['gold'][-1]:.2f}" for name, c in breadth.items())
-    + f". The suite's digest is {frozen_suite.digest[:8]}; numbers with another digest are not comparable. You predicted: {prediction_d or 'nothing'}."
+    f"**What came out.** Before training the suite gives {before['capability']:.2f} and gold is {before['gold']:.2f}. After "
+    f"{BREADTH_STEPS} steps: {after}. The suite's digest is {frozen_suite.digest[:8]}; with another, numbers can't be compared. "
+    f"You predicted: {prediction_d or 'nothing'}."
 )
 
 # %% [markdown]
@@ -1207,8 +1226,8 @@ SWITCHES = {
 }
 RUNS = {
     "PPO": lambda learner: ppo(
-        learner, bandit.policy, thumb, bandit.prompts(PROMPTS * GROUP), operators=operators, config=PpoConfig(beta=BETA, epochs=1),
-        sampling=bandit.sampling, steps=200, seed=SEED,
+        learner, bandit.policy, thumb, bandit.prompts(PROMPTS * GROUP), operators=operators,
+        config=PpoConfig(beta=BETA, epochs=1), sampling=bandit.sampling, steps=200, seed=SEED,
     ),
     "RLOO": lambda learner: policy_gradient(
         learner, bandit.policy, thumb, bandit.prompts(PROMPTS), advantages=lambda r, g, v: leave_one_out_advantages(r, g),
@@ -1219,7 +1238,7 @@ RUNS = {
     **{f"GRPO, {name}": (lambda learner, switch=switch: grpo_run(learner, **switch)) for name, switch in SWITCHES.items()},
     "all four (DAPO)": lambda learner: grpo_run(learner, **{k: v for switch in SWITCHES.values() for k, v in switch.items()}),
 }  # fmt: skip
-curves, table = {}, {}
+curves, table = {}, []
 with tqdm(total=BUDGET * len(RUNS), desc="sampled tokens", unit="tok") as bar:
     for name, start in RUNS.items():
         modules = {"actor": bandit.actor()} | ({"critic": bandit.critic()} if name == "PPO" else {})
@@ -1234,21 +1253,20 @@ with tqdm(total=BUDGET * len(RUNS), desc="sampled tokens", unit="tok") as bar:
             if spent >= BUDGET:
                 break
         curves[name] = curve
-        table[name] = (len(curve["reward"]), spent, trained, dropped, step, float(reviews.gold(own_samples(modules["actor"], probe_prompts, SEED + 502)).mean()))
+        table.append((name, len(curve["reward"]), spent, trained, dropped, step, mean_gold(modules["actor"])))
 best = max(curves, key=lambda name: curves[name]["reward"][-1])
+share = curves[best]["reward"][-1]
 pictures.methods_at_equal_tokens(
-    curves, title=f"At {BUDGET // 1000} thousand sampled tokens {best} has most thumbs up, {curves[best]['reward'][-1]:.0%}", reward="share of thumbs up"
+    curves, title=f"At {BUDGET // 1000} thousand sampled tokens {best} has most thumbs up, {share:.0%}", reward="thumbs up, share"
 )
 
 # %% tags=["experiment"]
-say(
-    "**What came out.**\n\n| run | steps | sampled | trained | groups without variation | thumbs up | KL, nats | tokens per review | gold |\n|---|---|---|---|---|---|---|---|---|\n"
-    + "\n".join(
-        f"| {name} | {steps} | {spent} | {trained} | {dropped} | {step.reward:.2f} | {step.kl:.1f} | {step.length:.1f} | {gold:.2f} |"
-        for name, (steps, spent, trained, dropped, step, gold) in table.items()
-    )
-    + f"\n\nYou predicted: {prediction_e or 'nothing'}."
-)
+columns = ("run", "steps", "sampled", "trained", "groups without variation", "thumbs up", "KL, nats", "tokens per review", "gold")
+rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+for name, steps, spent, trained, dropped, last, gold in table:
+    numbers = f"{last.reward:.2f} | {last.kl:.1f} | {last.length:.1f} | {gold:.2f}"
+    rows.append(f"| {name} | {steps} | {spent} | {trained} | {dropped} | {numbers} |")
+say("**What came out.**\n\n" + "\n".join(rows) + f"\n\nYou predicted: {prediction_e or 'nothing'}.")
 
 # %% [markdown]
 # **What the figure cannot show:** which method is best. One seed, one learning rate for all, and equal *sampled* tokens are not
@@ -1293,14 +1311,13 @@ from course.training.overoptimisation import Run
 
 evidence = json.loads(Path("evidence.json").read_text())
 visible_runs = [Run.from_json(row) for row in evidence["runs"]]
-for healthy in (False, True):
-    chosen = next(r for r in visible_runs if r.healthy == healthy)
-    print(f"seed {chosen.seed}, {'healthy' if healthy else 'pushed'}: gold (not for the alarm) is highest in step {chosen.history[chosen.peak].step}")
-    for i in range(1, len(chosen.history), 4):
-        row = chosen.history[i]
+for kind in ("pushed", "healthy"):
+    chosen = next(r for r in visible_runs if r.healthy == (kind == "healthy"))
+    print(f"seed {chosen.seed}, {kind}: gold, which the alarm won't see, is highest in step {chosen.history[chosen.peak].step}")
+    for row, gold in list(zip(chosen.history, chosen.gold))[1::4]:
         print(
-            f"  step {row.step:2d}  kl {row.kl:5.1f}  entropy {row.entropy:.2f}  length {row.length:4.1f}  repetition {row.repetition:.3f}  "
-            f"held-out {row.heldout_score:5.2f}   gold {chosen.gold[i]:5.2f}"
+            f"  step {row.step:2d}  kl {row.kl:5.1f}  entropy {row.entropy:.2f}  length {row.length:4.1f}  "
+            f"repetition {row.repetition:.3f}  held-out {row.heldout_score:5.2f}   gold {gold:5.2f}"
         )
 
 # %% ng="solution:overoptimisation_alarm"
@@ -1312,11 +1329,11 @@ def overoptimisation_alarm(history):
               A history of one entry gives None; the same history always gives the same answer
     """
     ### BEGIN SOLUTION
-    window = 4  # entries: long enough for the auditor's noise, short enough to be in time
+    window = 6  # entries: longer than the held-out judge's noise, shorter than the time from the peak to the end
     for end in range(window, len(history)):
         now, then = history[end], history[end - window]
         paid, gained = now["kl"] - then["kl"], now["heldout_score"] - then["heldout_score"]
-        if paid > 2.0 and gained < 0.05 * paid:  # each nat of distance buys next to nothing from a judge that nobody trains on
+        if paid > 2.0 and gained < 0.02 * paid:  # the distance buys next to nothing from a judge that nobody trains on
             return now["step"]
     return None
     ### END SOLUTION
@@ -1340,34 +1357,32 @@ check(overoptimisation_alarm)
 # Every visible run (`course evidence 2`), pushed and healthy, with *your* alarm called on each of its prefixes.
 
 # %% tags=["experiment"]
-def alarm_index(run):
-    """Position of the last entry of the first prefix with an alarm, or None."""
-    history = [dataclasses.asdict(row) for row in run.history]
-    return next((n for n in range(len(history)) if overoptimisation_alarm(history[: n + 1]) is not None), None)
-
+from course.training.overoptimisation import first_alarm, in_time
 
 pushed, healthy = [r for r in visible_runs if not r.healthy], [r for r in visible_runs if r.healthy]
-raised = {id(r): alarm_index(r) for r in visible_runs}
-alarms = [None if raised[id(r)] is None else r.history[raised[id(r)]].step for r in pushed]
-in_time = sum(raised[id(r)] is not None and r.peak < raised[id(r)] < len(r.history) - 1 for r in pushed)
-false_alarms = sum(raised[id(r)] is not None for r in healthy)
+raised = [first_alarm(r, overoptimisation_alarm) for r in pushed]  # prefix after prefix
+alarms = [None if place is None else r.history[place].step for r, place in zip(pushed, raised)]
+good = sum(in_time(r, overoptimisation_alarm) for r in pushed)
+false_alarms = sum(first_alarm(r, overoptimisation_alarm) is not None for r in healthy)
 figures.overoptimisation(
     [r.to_json() for r in pushed], alarms=alarms,
-    title=f"Alarm after gold's peak and before the end in {in_time} of {len(pushed)} pushed runs, {false_alarms} of {len(healthy)} healthy runs alarmed",
+    title=f"In time in {good} of {len(pushed)} pushed runs; {false_alarms} false alarms in {len(healthy)} healthy runs",
     unit="reward, auditor: z units; gold: utility",
 )  # fmt: skip
 
 # %% tags=["experiment"]
 fell = sum(r.gold[-1] < r.gold[r.peak] and r.training_reward[-1] > r.training_reward[r.peak] for r in pushed)
-early = sum(raised[id(r)] is not None and raised[id(r)] <= r.peak for r in pushed)
-never = sum(raised[id(r)] is None for r in pushed)
-live = alarm_index(run)
+early = sum(place is not None and place <= r.peak for r, place in zip(pushed, raised))
+live = first_alarm(run, overoptimisation_alarm)
+here = "it was silent" if live is None else f"it came at step {run.history[live].step}, and gold was highest at step {peak.step}"
 say(
-    f"**What was measured.** In {fell} of {len(pushed)} pushed runs gold fell from its peak while the training reward rose. Your alarm came in time in {in_time}, too early in {early}, never in {never}; "
-    f"it disturbed {false_alarms} of {len(healthy)} healthy runs. In the run you made live (Experiment B) "
-    + ("it was silent." if live is None else f"it came at step {run.history[live].step}; gold was highest at step {run.history[run.peak].step}.")
-    + "\n\n**What it cannot show:** that the alarm works anywhere else. It was set on runs of one task, one reward model recipe and one way of cheating; a policy that exploits a reward without moving "
-    "far, or whose auditor shares the reward model's blind spot, passes unseen. A judge that is used to stop runs is being optimised against as well, slowly, by whoever picks the runs."
+    f"**What was measured.** In {fell} of {len(pushed)} pushed runs gold fell from its peak while the training reward rose. "
+    f"Your alarm came in time in {good}, too early in {early}, never or at the very end in {len(pushed) - good - early}; it "
+    f"disturbed {false_alarms} of {len(healthy)} healthy runs. In the run that you made live (Experiment B) {here}.\n\n"
+    "**What it cannot show:** that the alarm works anywhere else. It was set on runs of one task, with one recipe for the "
+    "reward model and one way of cheating. A policy that exploits a reward without moving far, or an auditor with the reward "
+    "model's own blind spot, passes unseen. And a judge that decides which runs are stopped is being optimised against as well, "
+    "slowly, by whoever picks the runs."
 )
 
 # %% [markdown]

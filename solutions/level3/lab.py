@@ -116,14 +116,14 @@ def expected_best_of_n(scores, gold, n):
     """
     ### BEGIN SOLUTION
     order = scores.sort(descending=True, stable=True).indices  # stable: among equals the first in order stays in front
-    ordered = gold.double()[order]
+    ordered = gold.double()[order].tolist()
     size = len(ordered)
-    value, weight = torch.zeros((), dtype=torch.float64), n / size
+    value, weight = 0.0, n / size
     for place in range(size - n + 1):  # a sample that beats fewer than n - 1 others is never selected
-        value = value + weight * ordered[place]
+        value += weight * ordered[place]
         beaten = size - 1 - place
         weight *= (beaten - (n - 1)) / max(beaten, 1)
-    return value
+    return torch.tensor(value, dtype=torch.float64)
     ### END SOLUTION
 
 
@@ -180,9 +180,9 @@ def test_expected_best_of_n(estimate):
             got = float(estimate(s.clone(), g.clone(), n))
             assert abs(got - expected(scores, gold, n)) < 1e-6, f"{scores}, n = {n}"
     # A large pool with a known answer: of the numbers 1..M the greatest of n is n (M + 1) / (n + 1) on average.
-    size = 2000
+    size = 1000
     values = (torch.randperm(size, generator=torch.Generator().manual_seed(1)) + 1).double()
-    for n in (1, 2, 30, 700, 1999, 2000):
+    for n in (2, 30, 700):
         wanted = n * (size + 1) / (n + 1)
         assert abs(float(estimate(values.clone(), 3 - values, n)) / (3 - wanted) - 1) < 1e-6, f"{size} samples, n = {n}"
     ### END SOLUTION
@@ -198,6 +198,70 @@ check(test_expected_best_of_n)
 # thousands. </details>
 # <details><summary>Hint 3: almost code</summary> Compare with the mean of <code>gold[first best of subset]</code>. For the large pool take the scores 1..M in random order: of n of them the greatest is
 # <code>n (M + 1) / (n + 1)</code> on average. </details>
+
+# %% [markdown]
+# ### Experiment A · The same typical error, another tail
+#
+# Gold is standard normal. Two judges see gold plus an error of the same *typical* size (the same median of its absolute value). The errors of one are normal. The other's have fat tails: mostly small, now and then
+# enormous, as when a reward model meets a text that its training never showed it. We draw pools of samples, and *your* `expected_best_of_n` says what best-of-$N$ is worth by gold.
+#
+# **Predict before you run:** what does gold do for each judge as $N$ grows to 256? And how much noisier is the estimate from the first $N$ samples of a pool than the mean over all subsets?
+
+# %%
+prediction_a = ""  # for example "both rise, the fat-tailed one more slowly; twice as noisy"
+
+# %% tags=["experiment"]
+from tqdm.auto import tqdm
+
+from course.figures import say, style
+
+POOLS, POOL = (10, 64) if FAST else (100, 256)
+generator = torch.Generator().manual_seed(SEED)
+
+
+def normal():
+    return torch.randn(POOLS, POOL, generator=generator, dtype=torch.float64)
+
+
+toy_gold = normal()
+fat = normal() / ((normal().square() + normal().square()) / 2).sqrt()  # Student's t with two degrees of freedom
+JUDGES = {"thin tails": normal(), "fat tails": 0.826 * fat}  # 0.826 makes the medians of the absolute errors equal
+steps_of_n = [2**i for i in range(int(math.log2(POOL)) + 1)]
+worth = {name: torch.zeros(len(steps_of_n), POOLS) for name in JUDGES}
+first_only = torch.zeros(len(steps_of_n), POOLS)
+for p in tqdm(range(POOLS), desc="pools"):
+    for i, n in enumerate(steps_of_n):
+        for name, error in JUDGES.items():
+            worth[name][i, p] = float(expected_best_of_n(toy_gold[p] + error[p], toy_gold[p], n))
+        first_only[i, p] = float(best_of_n(toy_gold[p], toy_gold[p] + JUDGES["thin tails"][p], n))
+mean_worth = {name: w.mean(1).tolist() for name, w in worth.items()}
+top = max(range(len(steps_of_n)), key=lambda i: mean_worth["fat tails"][i])
+figure, (left, right) = style.canvas(
+    2, title=f"Thin tails: gold reaches {mean_worth['thin tails'][-1]:.2f}. Fat tails: {mean_worth['fat tails'][top]:.2f} at N = {steps_of_n[top]}, then {mean_worth['fat tails'][-1]:.2f}"
+)
+for (name, values), colour, marker in zip(mean_worth.items(), (style.BLUE, style.ORANGE), style.MARKERS):
+    left.plot(steps_of_n, values, color=colour, marker=marker, label=f"errors with {name}")
+right.plot(steps_of_n, first_only.std(1), color=style.GREY, marker="s", label="the first N samples")
+right.plot(steps_of_n, worth["thin tails"].std(1), color=style.BLUE, marker="o", label="all subsets of the pool")
+style.label(left, x="N", y="gold of the selected sample", title=f"mean over {POOLS} pools")
+style.label(right, x="N", y="standard deviation over pools", title="noise of the estimate, thin tails")
+for panel in (left, right):
+    panel.set_xscale("log", base=2)
+    panel.set_ylim(0)
+    panel.legend(frameon=False, fontsize=9)
+figure
+
+# %% tags=["experiment"]
+sixteen = steps_of_n.index(16)
+say(
+    f"**What came out.** From N = 1 to N = {POOL} gold changed by {mean_worth['thin tails'][-1] - mean_worth['thin tails'][0]:+.2f} with thin tails and by "
+    f"{mean_worth['fat tails'][-1] - mean_worth['fat tails'][0]:+.2f} with fat ones, whose maximum is {mean_worth['fat tails'][top]:.2f} at N = {steps_of_n[top]}. At N = 16 an estimate from the first samples has a standard "
+    f"deviation of {float(first_only[sixteen].std()):.2f}, one from all subsets of the same pool {float(worth['thin tails'][sixteen].std()):.2f}. You predicted: {prediction_a or 'nothing'}."
+)
+
+# %% [markdown]
+# **What the figure cannot show:** which tail your judge has. Both judges would pass the same validation on ordinary pairs, and the difference is in events that a sample of a few hundred labels hardly contains. Towards the right end the
+# estimate gets noisy again: the largest $N$ has a single subset to average over.
 
 # %% [markdown]
 # ## Part B · Counting successes
@@ -284,6 +348,58 @@ check(best_of_n_kl)
 # <code>Q * log(Q / mass)</code> where Q is positive. </details>
 
 # %% [markdown]
+# ### Experiment B · The formula and the truth
+#
+# Five policies whose answers can be listed: two, ten and a thousand equally likely answers with different scores; a *confident* policy that gives one mediocre answer in 90 % of cases and shares the rest among 99 others; and a thousand answers
+# that the judge marks from 0 to 4 only. *Your* `best_of_n_kl` gives the exact divergence.
+#
+# **Predict before you run:** for which of the five is $\log N-\frac{N-1}N$ nearly right? At $N=64$, by which factor is it off for the two equally likely answers?
+
+# %%
+prediction_b = ""
+
+# %% tags=["experiment"]
+generator = torch.Generator().manual_seed(SEED + 1)
+
+
+def uniform(count):
+    return torch.full((count,), -math.log(count), dtype=torch.float64)
+
+
+confident = torch.full((100,), 0.1 / 99, dtype=torch.float64)
+confident[50] = 0.9
+LAWS = {
+    "2 answers": (uniform(2), torch.arange(2.0)),
+    "10 answers": (uniform(10), torch.arange(10.0)),
+    "1000 answers": (uniform(1000), torch.arange(1000.0)),
+    "confident policy": (confident.log(), torch.arange(100.0)),
+    "1000 answers, marks 0 to 4": (uniform(1000), torch.randint(0, 5, (1000,), generator=generator).double()),
+}
+draws = [2**i for i in range(11)]
+exact = {name: [float(best_of_n_kl(*law, n)) for n in draws] for name, law in tqdm(LAWS.items(), desc="laws")}
+quoted = [math.log(n) - (n - 1) / n for n in draws]
+at = draws.index(64)
+figure, (panel,) = style.canvas(1, title=f"At N = 64 the formula says {quoted[at]:.2f} nats; exact: {min(e[at] for e in exact.values()):.2f} to {max(e[at] for e in exact.values()):.2f}")
+panel.plot(draws, quoted, color=style.INK, linestyle="--", label="log N - (N - 1)/N")
+for (name, values), colour, marker in zip(exact.items(), style.CYCLE, style.MARKERS):
+    panel.plot(draws, values, color=colour, marker=marker, markersize=5, label=name)
+panel.set_xscale("log", base=2)
+style.label(panel, x="N", y="KL from the policy, nats")
+panel.legend(frameon=False, fontsize=9)
+figure
+
+# %% tags=["experiment"]
+say(
+    "**What came out.** At N = 64:\n\n| law | exact, nats | formula / exact |\n|---|---|---|\n"
+    + "\n".join(f"| {name} | {values[at]:.3f} | {quoted[at] / values[at]:.2f} |" for name, values in exact.items())
+    + f"\n\nThe formula is {quoted[at]:.3f} for all of them. You predicted: {prediction_b or 'nothing'}."
+)
+
+# %% [markdown]
+# **What the figure cannot show:** the KL of a language model's best-of-$N$, whose answers nobody can list. There the formula is an upper bound and no measurement. Long free texts are close to the limit, short answers and coarse marks are
+# not. So a plot that puts best-of-$N$ and a trained policy on one KL axis compares a bound with an estimate, unless it says otherwise.
+
+# %% [markdown]
 # ## Part D · Three budgets
 
 # %% [markdown]
@@ -351,6 +467,136 @@ check(process_score)
 # <details><summary>Hint 3: almost code</summary> <code>step_probs.prod()</code>, or <code>step_probs.log().mean().exp()</code>; log 0 is -inf, and exp(-inf) is 0. </details>
 
 # %% [markdown]
+# ### Experiment C · Right for the wrong reasons
+#
+# Sums in steps: `3 + 2 = 5 ; 5 + 1 = 6 ;`. A hurried solver slips in one step out of four, and sometimes a second slip happens to repair the first: the total is then right and two steps are wrong. An outcome model learns from
+# "the total is right", a process model from a label on every step, both from the same traces, with the same decoder and the same number of optimiser steps. Both choose among the same candidates. The oracle knows everything.
+#
+# **Predict before you run:** which model chooses more right *totals* among 16? Which chooses more solutions whose *steps* are all right? Can either of them get worse as $N$ grows?
+
+# %%
+prediction_c = ""
+
+# %% tags=["experiment"]
+from course.feedback.process import compare_selection
+
+with tqdm(total=1, desc="decoder, outcome model, process model") as bar:
+    compared = compare_selection(SEED, training_traces=200 if FAST else 2000, problems=16 if FAST else 128, steps=20 if FAST else 200)
+    bar.update()
+share = {(row.method, row.n): row for row in compared}
+sizes_c = sorted({row.n for row in compared})
+last = sizes_c[-1]
+figure, (left, right) = style.canvas(
+    2, title=f"Best of {last}, all steps right: {share['outcome', last].validity:.0%} by outcome, {share['process', last].validity:.0%} by process"
+)
+for method, colour, marker in zip(("random", "outcome", "process", "oracle"), (style.GREY, style.ORANGE, style.BLUE, style.GREEN), style.MARKERS):
+    for panel, field in ((left, "accuracy"), (right, "validity")):
+        panel.plot(sizes_c, [getattr(share[method, n], field) for n in sizes_c], color=colour, marker=marker, label=method)
+style.label(left, x="N", y="share of selected solutions", title="total right")
+style.label(right, x="N", y="share of selected solutions", title="every step right")
+for panel in (left, right):
+    panel.set_xscale("log", base=2)
+    panel.set_xticks(sizes_c, [str(n) for n in sizes_c])
+    panel.set_ylim(0, 1.05)
+left.legend(frameon=False, fontsize=9)
+figure
+
+# %% tags=["experiment"]
+say(
+    "**What came out.**\n\n| chosen by | labels | "
+    + " | ".join(f"total right, N = {n}" for n in sizes_c) + " | " + " | ".join(f"steps right, N = {n}" for n in sizes_c)
+    + " |\n|---" + "|---" * (2 * len(sizes_c) + 1) + "|\n"
+    + "\n".join(
+        f"| {method} | {share[method, last].labels} | " + " | ".join(f"{share[method, n].accuracy:.2f}" for n in sizes_c)
+        + " | " + " | ".join(f"{share[method, n].validity:.2f}" for n in sizes_c) + " |"
+        for method in ("random", "outcome", "process", "oracle")
+    )
+    + f"\n\nYou predicted: {prediction_c or 'nothing'}."
+)  # fmt: skip
+
+# %% [markdown]
+# **What the figure cannot show:** that step labels are worth their price. The two models saw the same traces and not the same number of labels (the table has both), and a person who marks steps takes longer than one who checks a total. It is one
+# seed, a task in which every step can be checked, and a solver whose repaired slips make outcome labels misleading on purpose.
+
+# %% [markdown]
+# ### Experiment D · One pool, three budgets
+#
+# "Our system solves 93 % of the problems." OpenAI's report on o1 gives three numbers for AIME 2024: 74.4 % with one sample, 83.3 % by consensus of 64, 93 % with a learned reranker over 1000 samples [D]. They are three systems, which differ
+# a hundredfold and more in what an answer costs; how the reranker was trained is not disclosed [U].
+#
+# We sum again, with a solver that slips more often. One pool of samples, read in three ways: the first sample; *your* `consensus` over the first $k$; the best of the first $N$ by *your* `process_score` of a learned process model. *Your* `pass_at_k` says
+# what a perfect selector would reach.
+#
+# **Predict before you run:** what gains more from 1 to 32 samples, consensus or the reranker? Where is the consensus wrong however many samples it gets?
+
+# %%
+prediction_d = ""
+
+# %% tags=["experiment"]
+from course.feedback.outcome import language_decoder
+from course.feedback.process import fit_process_model
+from course.models.heads import ScalarHead
+from course.search.consensus import three_budgets
+from course.tasks import arithmetic
+
+QUESTIONS, DRAWN, FIT = (8, 8, 10) if FAST else (128, 32, 200)
+solver = arithmetic.Solver("hurried", slip=0.45, mend=0.15)
+asked = arithmetic.problems(QUESTIONS, SEED + 1)
+written = arithmetic.responses(arithmetic.problems(200 if FAST else 2000, SEED + 2), solver, SEED + 2)
+drawn_answers = arithmetic.pool(asked, DRAWN, solver, SEED + 3)
+with tqdm(total=2, desc="decoder, process model") as bar:
+    trunk = language_decoder(written, arithmetic.VOCAB_SIZE, steps=FIT, seed=SEED)
+    bar.update()
+    judge = fit_process_model(
+        ScalarHead(trunk, SEED), arithmetic.traces(written, solver.version), pad_id=arithmetic.PAD, step_end_id=arithmetic.STOP, steps=FIT, seed=SEED
+    )
+    bar.update()
+with torch.no_grad():
+    step_logits = judge.step_logits(drawn_answers)  # +inf where a solution has no further step
+step_scores = torch.stack([process_score(row[row < math.inf].sigmoid()) for row in step_logits]).view(QUESTIONS, DRAWN)
+totals = [[drawn_answers.response(q * DRAWN + i)[-3] - arithmetic.ZERO for i in range(DRAWN)] for q in range(QUESTIONS)]  # total ; <end>
+right_totals = [problem.answer for problem in asked]
+
+
+def solved(choose, n):
+    return sum(choose(q, n) == right_totals[q] for q in range(QUESTIONS)) / QUESTIONS
+
+
+draws_d = [2**i for i in range(int(math.log2(DRAWN)) + 1)]
+by_votes = [solved(lambda q, n: consensus(totals[q][:n]), n) for n in draws_d]
+by_judge = [solved(lambda q, n: best_of_n(totals[q], step_scores[q], n), n) for n in draws_d]
+counts = [row.count(answer) for row, answer in zip(totals, right_totals)]
+perfect = [sum(pass_at_k(DRAWN, c, n) for c in counts) / QUESTIONS for n in draws_d]
+figure, (panel,) = style.canvas(
+    1, title=f"One sample {by_votes[0]:.0%}, consensus of {DRAWN} {by_votes[-1]:.0%}, reranker over {DRAWN} {by_judge[-1]:.0%}: three systems"
+)
+for name, values, colour, marker in (
+    ("pass@N: a perfect selector", perfect, style.GREY, "D"),
+    ("best of N by the process model", by_judge, style.BLUE, "o"),
+    ("consensus of N", by_votes, style.ORANGE, "s"),
+):
+    panel.plot(draws_d, values, color=colour, marker=marker, label=name)
+panel.set_xscale("log", base=2)
+panel.set_xticks(draws_d, [str(n) for n in draws_d])
+panel.set_ylim(0, 1.05)
+style.label(panel, x="samples per question", y="share of totals right")
+panel.legend(frameon=False, loc="lower right")
+figure
+
+# %% tags=["experiment"]
+lengths = drawn_answers.action_mask.sum(1).view(QUESTIONS, DRAWN)
+budgets = three_budgets(totals, right_totals, step_scores, lengths, k=DRAWN // 4, n=DRAWN)
+stuck = sum(c > 0 and consensus(row) != answer for c, row, answer in zip(counts, totals, right_totals))
+say(
+    "**What came out.** The three numbers, each with its budget:\n\n" + "\n".join(f"- {row}; the user waits for {row.latency:.0f} tokens" for row in budgets)
+    + f"\n\nIn {stuck} of {QUESTIONS} questions the right total is in the pool and the consensus of all {DRAWN} is another. You predicted: {prediction_d or 'nothing'}."
+)
+
+# %% [markdown]
+# **What the figure cannot show:** which of the three to use. At the same number of samples the reranker also reads every one of them, and its labels had to be bought first. Consensus needs answers that can be compared at all: nobody takes a vote over essays. And
+# pass@$N$ is not a method but a ceiling: it belongs to whoever already knows the answer.
+
+# %% [markdown]
 # ## Part E · Search
 
 # %% [markdown]
@@ -416,6 +662,152 @@ check(solve)
 # <details><summary>Hint 2: where to look</summary> A function of (goal, limit) that calls itself with limit - 1 ends whatever the goals do. Let it return the cost together with the proof. </details>
 # <details><summary>Hint 3: almost code</summary> For every tactic that applies: solve all subgoals within limit - 1, skip the tactic if one has no proof, cost = 1 + max; keep the tactic only if it is
 # <em>strictly</em> cheaper than the best so far. </details>
+
+# %% [markdown]
+# ### Experiment E · Whole answers or search?
+#
+# Small theorems of propositional logic: `p → q, p ⊢ q`. The kernel of `course.envs.proofs` knows 17 tactics and accepts nothing false. Two ways to prove with it, neither of which learns anything:
+#
+# - *your* `solve`, with a budget of 1, 2, 3 and 4;
+# - independent **whole attempts**, as in best-of-N with a perfect checker: at every open goal a tactic is drawn at random, and if one does not apply the attempt has failed.
+#
+# Both are billed in kernel calls. Every proof is checked once more by `check_proof`, which trusts nobody.
+#
+# **Predict before you run:** given as many kernel calls as the search used, which share of the theorems do whole attempts prove? Does the gap grow with the length of the proof?
+
+# %%
+prediction_e = ""
+
+# %% tags=["experiment"]
+import random
+
+from course.envs.proofs import TACTICS, check_proof, kernel, problems
+from course.search.proofs import proof_cost
+
+theorems = problems(6 if FAST else 40, SEED, hypotheses=(2, 3))
+calls = 0
+
+
+def counted_kernel(goal, tactic):
+    global calls
+    calls += 1
+    return kernel(goal, tactic)
+
+
+def whole_attempt(goal, rng, left):
+    """A random proof of depth at most `left`, or None at the first tactic that does not apply."""
+    tactic = rng.choice(TACTICS)
+    subgoals = counted_kernel(goal, tactic) if left else None
+    if subgoals is None:
+        return None
+    parts = []
+    for subgoal in subgoals:
+        parts.append(whole_attempt(subgoal, rng, left - 1))
+        if parts[-1] is None:
+            return None
+    return tactic, tuple(parts)
+
+
+DEPTH = 4
+search_calls = {budget: [] for budget in range(1, DEPTH + 1)}
+proofs, sampled_at = {}, {}
+rng = random.Random(SEED)
+for place, goal in enumerate(tqdm(theorems, desc="theorems")):
+    for budget in search_calls:
+        calls = 0
+        proof = solve(goal, lambda g: TACTICS, counted_kernel, budget)
+        search_calls[budget].append(calls)
+        if proof is not None:
+            assert check_proof(goal, proof)
+            proofs.setdefault(place, (budget, proof))
+    calls = 0
+    while calls < search_calls[DEPTH][-1]:
+        proof = whole_attempt(goal, rng, DEPTH)
+        if proof is not None and check_proof(goal, proof):
+            sampled_at[place] = calls
+            break
+found_by = [sum(b <= budget for b, _ in proofs.values()) / len(theorems) for budget in search_calls]
+mean_calls = [sum(c) / len(theorems) for c in search_calls.values()]
+ticks = [10 ** (i / 4) for i in range(4, 1 + math.ceil(4 * math.log10(max(search_calls[DEPTH]))))]
+figure, (panel,) = style.canvas(1, title=f"Search proves {found_by[-1]:.0%} of {len(theorems)} theorems, whole attempts {len(sampled_at) / len(theorems):.0%} with as many kernel calls")
+panel.plot(mean_calls, found_by, color=style.BLUE, marker="o", label="search, budget 1 to 4")
+panel.plot(ticks, [sum(c <= t for c in sampled_at.values()) / len(theorems) for t in ticks], color=style.ORANGE, marker="s", markersize=4, label="independent whole attempts")
+panel.set_xscale("log")
+panel.set_ylim(0, 1.05)
+style.label(panel, x="kernel calls per theorem (search: mean)", y="share of theorems proved")
+panel.legend(frameon=False)
+figure
+
+# %% tags=["experiment"]
+hardest = max(proofs, key=lambda i: proof_cost(proofs[i][1]))
+rates = []
+for cost in sorted({proof_cost(proof) for _, proof in proofs.values()}):
+    of_cost = [i for i, (_, proof) in proofs.items() if proof_cost(proof) == cost]
+    rates.append(f"cost {cost}: {sum(i in sampled_at for i in of_cost)} of {len(of_cost)}")
+say(
+    f"**What came out.** Search proved {len(proofs)} of {len(theorems)} theorems with {sum(search_calls[DEPTH])} kernel calls at budget {DEPTH}. Of those, whole attempts with as many calls proved: {'; '.join(rates)}. A hardest one: "
+    f"**{theorems[hardest]}**, whose proof costs {proof_cost(proofs[hardest][1])}: `{proofs[hardest][1]}`. You predicted: {prediction_e or 'nothing'}."
+)
+
+# %% [markdown]
+# **What the figure cannot show:** how search does with a policy worth the name. The attempts are blind; a trained network would draw tactics that apply, and would also tell the search where to look first. The case notebook `case_alphaproof` does both, and feeds what
+# the kernel accepted back into training. There weights change, and what was search becomes RL.
+
+# %% [markdown]
+# ### Experiment F · Evolution is search
+#
+# AlphaCode's family draws many programs, filters, groups and chooses. AlphaEvolve lets a language model propose changes to programs, an executable evaluator scores them, and the best become the material of later prompts [D]. Its proposals get better during a run, and yet
+# no weight changes: what improves is the list of ancestors.
+#
+# Here the proposals are random changes and crossings of small formulas, and the evaluator is the squared error on eleven points of $\max(x^2-2x,\;3-x)$. The comparison draws as many fresh formulas and keeps the best.
+#
+# **Predict before you run:** how many of the runs find the formula exactly? Can the best error ever rise from one generation to the next?
+
+# %%
+prediction_f = ""
+
+# %% tags=["experiment"]
+from course.search.evolution import ancestors, error_score, evolve
+
+GENERATIONS, OFFSPRING, RUNS = (3, 10, 2) if FAST else (50, 60, 5)
+evaluate = error_score([((float(v),), float(max(v * v - 2 * v, 3 - v))) for v in range(-5, 6)])
+evolved, blind = [], []
+for run in tqdm(range(RUNS), desc="runs"):
+    evolved.append(list(evolve(evaluate, inputs=1, generations=GENERATIONS, survivors=12, offspring=OFFSPRING, seed=SEED + run)))
+    spent = evolved[-1][-1].evaluations
+    (only,) = evolve(evaluate, inputs=1, generations=0, survivors=1, offspring=spent, seed=SEED + 100 + run)
+    best_so_far, errors = -math.inf, []
+    for candidate in only.proposed:
+        best_so_far = max(best_so_far, candidate.score)
+        errors.append(-best_so_far)
+    blind.append(errors)
+exact_runs = sum(history[-1].best.score > -1e-9 for history in evolved)
+figure, (panel,) = style.canvas(1, title=f"Evolution finds the formula in {exact_runs} of {RUNS} runs, blind sampling in {sum(e[-1] < 1e-9 for e in blind)}")
+for run in range(RUNS):
+    panel.plot([g.evaluations for g in evolved[run]], [-g.best.score for g in evolved[run]], color=style.BLUE, label=None if run else "evolution")
+    panel.plot(range(1, len(blind[run]) + 1), blind[run], color=style.ORANGE, linestyle="--", label=None if run else "fresh formulas, keep the best")
+panel.set_yscale("symlog", linthresh=0.01)
+panel.set_xscale("log")
+panel.set_ylim(bottom=0)
+style.label(panel, x="programs executed", y="error of the best program so far", title=f"{RUNS} runs each")
+panel.legend(frameon=False)
+figure
+
+# %% tags=["experiment"]
+history = max(evolved, key=lambda h: h[-1].best.score)
+line = [c for c in ancestors(history[-1].best.id, history)] + [history[-1].best]
+shown = [c for i, c in enumerate(line) if c.score > max((a.score for a in line[:i]), default=-math.inf)]
+fell = sum(b.best.score < a.best.score for h in evolved for a, b in zip(h, h[1:]))
+say(
+    f"**What came out.** {exact_runs} of {RUNS} runs found a formula without error; the best score fell in {fell} of {RUNS * GENERATIONS} steps to a next generation. The best program has {len(line) - 1} recorded ancestors. Those that were better than all before them:\n\n"
+    "| number | made by | program | error |\n|---|---|---|---|\n"
+    + "\n".join(f"| {c.id} | {c.proposal} | `{c.program}` | {0.0 - c.score:.3g} |" for c in shown[-8:])
+    + f"\n\nYou predicted: {prediction_f or 'nothing'}."
+)
+
+# %% [markdown]
+# **What the figure cannot show:** learning. Start the program again and it knows nothing: no weight exists that could have changed. That automated scores drive a loop does not make it RL of a model. For that a report must say that parameters were updated from
+# returns. And the evaluator decides everything here: eleven points are eleven tests, and a program that is right on them may be wrong elsewhere.
 
 # %% [markdown]
 # ## Part F · The frontier

@@ -138,6 +138,19 @@ def test_what_is_no_notebook_gets_zero_and_the_others_their_points(toys):
     assert toys.scores("zoe")["check_double"] == (3.0, False)
 
 
+def test_a_case_notebook_beside_the_lab_is_neither_graded_nor_in_the_way(toys):
+    case = toys.root / "solutions" / NAME / "case_toy.ipynb"
+    case.write_text(json.dumps(toys.submission()))
+    try:
+        folder = toys.submit("reader", toys.submission(double=RIGHT)).parent
+        (folder / "case_toy.ipynb").write_text(case.read_text())
+        grade(toys)
+        assert toys.scores("reader")["check_double"] == (3.0, False)
+        assert not list((toys.state / "autograded").rglob("case_toy.ipynb"))
+    finally:
+        case.unlink()
+
+
 def test_no_file_beside_the_notebook_is_copied_or_followed(toys):
     folder = toys.submit("sly", toys.submission(double=RIGHT)).parent
     (folder / "evil.html").write_text("<script>alert(1)</script>")
