@@ -150,16 +150,18 @@ class _Node:
             yield node.goal
             node = node.parent and node.parent.node
 
-    def update(self) -> None:
-        """From its tactics: proved by a tactic all of whose goals are, dead if all tactics are, else as cheap as the best one tried."""
+    def update(self) -> bool:
+        """From its tactics: proved by one all of whose goals are, dead if all are, else as cheap as the best one tried. True: changed."""
+        before = self.cost, self.proof, self.dead
         self.edges = live = [e for e in self.edges if not e.dead]
-        done = [e for e in live if e.children is not None and all(c.proof is not None for c in e.children)]
+        tried = [e for e in live if e.children is not None]
+        done = [e for e in tried if all(c.proof is not None for c in e.children)]
         if done:
             best = min(done, key=lambda e: e.cost)
             self.proof, self.cost = (best.tactic, tuple(c.proof for c in best.children)), best.cost
         else:
-            self.dead = not live
-            self.cost = min((e.cost for e in live if e.children is not None), default=self.guess)
+            self.dead, self.cost = not live, min((e.cost for e in tried), default=self.guess)
+        return before != (self.cost, self.proof, self.dead)
 
 
 class _Edge:
@@ -168,11 +170,12 @@ class _Edge:
     def __init__(self, node: _Node, tactic: Any, prior: float):
         self.node, self.tactic, self.prior = node, tactic, prior
         self.children: list[_Node] | None = None
-        self.visits, self.dead = 0, False
+        self.visits, self.dead, self.cost = 0, False, node.guess
 
-    @property
-    def cost(self) -> float:
-        return self.node.guess if self.children is None else 1.0 + max((c.cost for c in self.children), default=0.0)
+    def update(self) -> None:
+        """From its goals: dead if one of them is, else one tactic more than the hardest."""
+        self.dead = any(c.dead for c in self.children)
+        self.cost = 1.0 + max((c.cost for c in self.children), default=0.0)
 
 
 class _Tree:
@@ -214,6 +217,7 @@ class _Tree:
         above = set(edge.node.line())
         if left is None or any(goal in above for goal in left):  # invalid, or a circle: proving a goal by way of itself
             edge.dead = True
+            self._back_up(edge.node)
         else:
             edge.children = [_Node(goal, edge) for goal in left]
             for child in edge.children:
@@ -224,22 +228,22 @@ class _Tree:
                     self._open(child)
                 else:
                     self.unread.append(child)
-        self._back_up(edge.node)
+            edge.update()
+            self._back_up(edge.node)
 
     def _open(self, node: _Node) -> None:
         prior, guess = self.known[node.goal]
         node.guess = node.cost = max(1.0, guess)
         node.edges = [_Edge(node, tactic, p) for tactic, p in zip(self.tactics, prior)]
 
-    def _back_up(self, node: _Node | None) -> None:
-        while node is not None:
-            node.update()
+    def _back_up(self, node: _Node) -> None:
+        while node.update():
             if node.proof is not None:
                 self.proved.setdefault(node.goal, node.proof)
-            edge = node.parent
-            if edge is not None and node.dead:
-                edge.dead = True
-            node = edge and edge.node
+            if node.parent is None:
+                break
+            node.parent.update()
+            node = node.parent.node
 
     def read(self, answers: Iterable[tuple[Any, Sequence[float], float, int]]) -> None:
         for goal, prior, guess, tokens in answers:
@@ -247,10 +251,11 @@ class _Tree:
             self.reads, self.read_tokens = self.reads + 1, self.read_tokens + tokens
         for node in self.unread:
             self._open(node)
-        parents = {id(n.parent): n.parent.node for n in self.unread if n.parent}
+        edges = {id(n.parent): n.parent for n in self.unread if n.parent}
         self.unread = []
-        for node in parents.values():
-            self._back_up(node)
+        for edge in edges.values():
+            edge.update()
+            self._back_up(edge.node)
 
     def result(self) -> SearchResult:
         spent = ProofCompute(self.calls, self.reads, self.read_tokens, sampled_tokens=self.calls)

@@ -1027,16 +1027,17 @@ peak, end = run.history[run.peak], run.history[-1]
 gold_at_peak, gold_at_end, reward_at_end = run.gold[run.peak], run.gold[-1], run.training_reward[-1]
 figures.overoptimisation(
     [run.to_json()],
-    title=f"Reward ends at {reward_at_end:.1f}; gold is {gold_at_peak:.2f} at best, in step {peak.step}, {gold_at_end:.2f} at the end",
+    title=f"Reward ends at {reward_at_end:.1f}; gold peaks at {gold_at_peak:.2f} in step {peak.step}, ends at {gold_at_end:.2f}",
     unit="reward, auditor: z units; gold: utility",
 )
 
 # %% tags=["experiment"]
 per_step = len(reports) // len(seen)
+medians, greatest = [r["all"]["ratio_q50"] for r in reports], max(r["all"]["ratio_max"] for r in reports)
 figures.ratio_diagnostics(
     [step.step + 1 for step, _ in seen],
     reports[per_step - 1 :: per_step],
-    title=f"Median ratio near 1 throughout; the greatest reaches {max(r['all']['ratio_max'] for r in reports):.1f}",
+    title=f"Median ratio between {min(medians):.2f} and {max(medians):.2f}; the greatest ratio is {greatest:.1f}",
     clip_eps=0.2,
     names={0: "inside the response", 1: "its last token"},
 )
@@ -1046,9 +1047,10 @@ shown = sorted({0, peak.step - 1, len(texts) - 1})
 say(
     f"**What came out.** From the peak of gold to the end, gold changed by {gold_at_end - gold_at_peak:+.2f}, the training "
     f"reward by {reward_at_end - run.training_reward[run.peak]:+.2f}, the auditor's score by "
-    f"{end.heldout_score - peak.heldout_score:+.2f} and KL by {end.kl - peak.kl:+.1f} nats. You predicted: {prediction_b or 'nothing'}.\n\n"
+    f"{end.heldout_score - peak.heldout_score:+.2f} and KL by {end.kl - peak.kl:+.1f} nats. "
+    f"You predicted: {prediction_b or 'nothing'}.\n\n"
     "| step | the first response of the batch |\n|---|---|\n"
-    + "\n".join(f"| {i + 1} | {texts[i].replace('<end>', '').strip()} |" for i in shown)
+    + "\n".join(f"| {i + 1} | `{texts[i]}` |" for i in shown)
 )
 
 # %% [markdown]

@@ -84,10 +84,10 @@ say(
 # tactics *apply* or which *help*? (3) Can a wrong proof enter the training data?
 
 # %% tags=["experiment"]
-SEEDS, ROUNDS, BUDGET, STEPS = (1, 1, 16, 20) if FAST else (3, 3, 32, 80)
+SEEDS, ROUNDS, BUDGET, STEPS = (1, 1, 16, 20) if FAST else (3, 3, 32, 60)
 written = library(60 if FAST else 300, seed=SEED + 7)
-drawn = problems(60 if FAST else 400, SEED, hypotheses=(3, 5))
-training, held_out = drawn[: -len(drawn) // 4], drawn[-len(drawn) // 4 :]
+drawn = problems(60 if FAST else 360, SEED, hypotheses=(3, 5))
+training, held_out = drawn[: -len(drawn) // 3], drawn[-len(drawn) // 3 :]
 untrained, runs, provers = [], {"verified proofs fed back": [], "control: written proofs only": []}, []
 for seed in range(SEED, SEED + SEEDS):
     for name, history in runs.items():
@@ -95,7 +95,7 @@ for seed in range(SEED, SEED + SEEDS):
         if history is runs["verified proofs fed back"]:
             untrained.append(solved_share(search(prover, held_out, BUDGET)))
             provers.append(prover)
-        bill = train(prover, written, steps=20 if FAST else 120, seed=seed)
+        bill = train(prover, written, steps=20 if FAST else 100, seed=seed)
         loop = case.alphaproof(
             prover, written, training if history is not runs["control: written proofs only"] else training[:1], held_out,
             rounds=ROUNDS, budget=BUDGET, steps=STEPS, seed=seed, feed_back=name.startswith("verified"),
@@ -106,7 +106,7 @@ for seed in range(SEED, SEED + SEEDS):
             proved = rows[-1][1]
 
 # %% tags=["experiment"]
-figure, (left, right) = style.canvas(2, title="Proofs that the kernel accepted make the next search better")
+figure, (left, right) = style.canvas(2, title="The same search budget after each round of training")
 for (name, histories), colour, marker in zip(runs.items(), (style.BLUE, style.ORANGE), style.MARKERS):
     for history in histories:
         left.plot([r.round for r in history], [r.held_out for r in history], color=colour, alpha=0.25, linewidth=1)
@@ -119,7 +119,7 @@ style.label(left, x="round of search and training", y="share of held-out problem
 style.label(right, x="round of search and training", y="probability of tactics that apply")
 for panel in (left, right):
     panel.set_xticks(range(ROUNDS + 1))
-    panel.set_ylim(0)
+    panel.set_ylim(0, 1 if panel is right else None)
 left.legend(frameon=False, fontsize=8)
 figure
 
@@ -150,7 +150,7 @@ say(
 # %% tags=["experiment"]
 base = provers[-1]
 pool = problems(12 if FAST else 60, SEED + 99, hypotheses=(4, 6))
-hard = [r.goal for r in search(base, pool, BUDGET) if r.proof is None and not r.refuted][: 1 if FAST else 8]
+hard = [r.goal for r in search(base, pool, BUDGET) if r.proof is None and not r.refuted][: 1 if FAST else 6]
 say("Three variants of the first target, **" + str(hard[0]) + "**:\n\n" + "\n".join(f"- {v}" for v in variants(hard[0], 3, SEED)))
 attacks = [
     case.adapt_to(base, g, proved, variants_n=24, variant_budget=BUDGET, steps=20, final_budget=2 * BUDGET, seed=SEED + i) for i, g in enumerate(hard)

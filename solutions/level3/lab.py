@@ -921,3 +921,218 @@ check(frontier_table)
 # best-of-n and PPO. <code>front</code> comes last, when all rows are there. </details>
 # <details><summary>Hint 3: almost code</summary> <code>best = score[:, :, :n].argmax(2, keepdim=True)</code>; <code>sampled = tokens[:, :, :n].sum((1, 2))</code>; <code>means = gold.mean(1)</code>; half width
 # <code>T95[S - 1] * means.std() / S ** 0.5</code>; <code>len(set(...)) / P</code> for each seed; <code>pareto_front</code> on (total, gold). </details>
+
+# %% [markdown]
+# ### Experiment G · Best-of-N and PPO at the same sampled tokens
+#
+# The task, the fine-tuned policy and the reward model of level 2. One pool of 64 samples for each of 128 prompts gives best-of-1, 4, 16 and 64. PPO trains a copy of the same policy on the same reward model; when it has sampled as many tokens as best-of-4 did for
+# all prompts we measure it with one sample per prompt, then again at the tokens of best-of-16 and of best-of-64. The operators of PPO are the package's: yours of level 2 should give the same. The table is *your* `frontier_table`.
+#
+# **Predict before you run:** which of the seven rows has the best gold, which the best selecting score? Which rows are on the front of gold against *all* tokens (sampled, trained and judged)? At the tokens of best-of-64, is PPO past its peak?
+
+# %%
+prediction_g = ""  # for example "best-of-16; PPO at 64; all best-of-N; yes"
+
+# %% tags=["experiment"]
+from course.evidence.measure import operators
+from course.figures import frontier as pictures
+from course.search.frontier_study import SIZES, frontier_seed, tables_of
+from course.training.bandit import prepare
+
+sizes, prompts = ((1, 4), 8) if FAST else (SIZES, 128)
+with tqdm(total=1, desc="policy, reward model") as bar:
+    bandit = prepare(SEED)
+    bar.update()
+kept = {name: weight.clone() for name, weight in bandit.policy.state_dict().items()}
+with tqdm(desc="PPO steps") as bar:
+    live = frontier_seed(bandit, operators=operators(), sizes=sizes, prompts=prompts, watch=lambda step: bar.update())
+unchanged = all(torch.equal(kept[name], weight) for name, weight in bandit.policy.state_dict().items())
+
+
+def with_every_ppo(tables):
+    """The rows of best-of-N, then PPO at the tokens of each size, with one front over all of them."""
+    every = [dict(r) for r in next(iter(tables.values())) if r["method"] != "ppo"] + [dict(rows[-1]) for rows in tables.values()]
+    front = set(pareto_front(torch.tensor([[r["total"], r["gold"]] for r in every], dtype=torch.float64)).tolist())
+    return [{**r, "front": i in front} for i, r in enumerate(every)]
+
+
+pool, trained = tables_of([live])
+rows = with_every_ppo({size: frontier_table(pool, ppo, sizes) for size, ppo in trained.items()})
+names = [r["method"] for r in rows[: len(sizes)]] + [f"PPO, tokens of best-of-{size}" for size in trained]
+best_gold, best_score = (max(range(len(rows)), key=lambda i: rows[i][key]) for key in ("gold", "score"))
+pictures.frontier(rows, title=f"One seed: best gold {rows[best_gold]['gold']:.2f} by {names[best_gold]}, best score {rows[best_score]['score']:.2f} by {names[best_score]}")
+
+# %% tags=["experiment"]
+def as_text(rows, names):
+    head = "| method | sampled | trained | judged | total | latency | score | gold | diversity | front |\n|" + "---|" * 10 + "\n"
+    return head + "\n".join(
+        f"| {name} | {r['sampled']:.0f} | {r['trained']:.0f} | {r['judged']:.0f} | {r['total']:.0f} | {r['latency']:.1f} | {r['score']:.2f} | {r['gold']:.2f} | {r['diversity']:.2f} | {'yes' if r['front'] else ''} |"
+        for name, r in zip(names, rows)
+    )
+
+
+largest, most_trained = rows[len(sizes) - 1], rows[-1]
+training = most_trained["total"] - float(trained[max(trained)]["tokens"].sum())
+rounds = training / (largest["total"] - float(trained[max(trained)]["tokens"].sum()))
+say(
+    f"**What came out.**\n\n{as_text(rows, names)}\n\nThe weights of the policy that selection drew from are the same before and after: **{unchanged}**. PPO's training to the end cost {training:.0f} tokens. After {rounds:.1f} rounds of {prompts} questions it has been "
+    f"cheaper than {names[len(sizes) - 1]}, whatever its answers are worth. You predicted: {prediction_g or 'nothing'}."
+)
+
+# %% [markdown]
+# **What the figure cannot show:** an interval, with one seed (five follow below). Tokens are not seconds: a trained token takes a backward pass too, samples drawn side by side wait for the longest only, and the critic's and the reward model's own
+# training is in no column. Nor does it show PPO at its best: one $\beta$ and one learning rate, and stopped where the budget ends and not where your alarm of level 2 would have rung.
+
+# %% [markdown]
+# ### Experiment H · Choosing, then training on what was chosen
+#
+# Rejection sampling in its other meaning: keep the best samples and fine-tune on them. The choice becomes part of the weights, and afterwards one sample is enough. Chosen samples are trained on as demonstrations whose provenance says which policy wrote
+# them, which judge chose them and by which rule. The rejected ones stay in the log: without it nobody can say later what the policy's law was, or which prompts gave nothing.
+#
+# **Predict before you run:** a copy of the policy is fine-tuned on the best of 16 for each prompt. Where between best-of-1 and best-of-16 does a *single* sample of it land?
+
+# %%
+prediction_h = ""
+
+# %% tags=["experiment"]
+from course.objectives.supervised import sft_loss
+from course.search.pool import draw_pool, stack_trained
+from course.search.rejection import select
+from course.tasks import reviews
+from course.tasks.records import batch_of
+from course.training.sft import sft
+
+GROUP, SFT_STEPS = (4, 2) if FAST else (16, 40)
+place = (torch.arange(prompts)[:, None] * max(sizes) + torch.arange(GROUP)).flatten()  # the first 16 samples of each prompt
+selection = select(
+    live.pool.batch[place], live.pool.score[:, :GROUP].flatten(), torch.arange(prompts).repeat_interleave(GROUP), policy_version="after SFT",
+    judge="reward model", family=reviews.text,
+)  # fmt: skip
+chosen = batch_of([(d.prompt, d.response) for d in selection.chosen], reviews.PAD, reviews.LENGTH)
+student = bandit.actor()
+trained_tokens = 0
+for step in tqdm(
+    sft(
+        student, chosen, loss=lambda logits, tokens, mask: sft_loss(logits, tokens, mask, normalize="token"), steps=SFT_STEPS, lr=1e-3,
+        batch_size=min(64, prompts), seed=SEED,
+    ),
+    total=SFT_STEPS, desc="fine-tuning",
+):  # fmt: skip
+    trained_tokens += min(64, prompts) * float(chosen.attention_mask.sum(1).float().mean())
+asked = reviews.prompts(prompts, 900_000 + SEED)
+after_sft = draw_pool(student, asked, 1, reward=bandit.reward, sampling=bandit.sampling, seed=SEED + 700_000)
+spent = int(live.pool.tokens[:, :GROUP].sum())
+once = frontier_table(pool, stack_trained([after_sft], sampled=[spent], trained=[round(trained_tokens)], judged=[spent]), sizes)[-1]
+rows_h = rows[: len(sizes)] + [once]
+figure, (panel,) = style.canvas(1, title=f"One sample after fine-tuning on the best of {GROUP}: gold {once['gold']:.2f}; best-of-1 before: {rows[0]['gold']:.2f}")
+for key, colour, hatch, shift in (("score", style.ORANGE, "", -0.2), ("gold", style.GREEN, "//", 0.2)):
+    panel.bar([i + shift for i in range(len(rows_h))], [r[key] for r in rows_h], width=0.38, color=colour, hatch=hatch, edgecolor="white", label={"score": "selecting score"}.get(key, key))
+panel.axhline(0, color=style.GREY, linewidth=0.8)
+panel.set_xticks(range(len(rows_h)), [r["method"] for r in rows[: len(sizes)]] + [f"best-of-{GROUP},\nthen SFT"])
+style.label(panel, x="", y="score: z units; gold: utility")
+panel.legend(frameon=False)
+figure
+
+# %% tags=["experiment"]
+first = selection.chosen[0]
+say(
+    f"**What came out.** {as_text([once], [f'best-of-{GROUP}, SFT, one sample'])}\n\nThe log holds {len(selection.log)} samples, {len(selection.rejected)} of them rejected. The first demonstration: `{reviews.text(first.prompt + first.response)}`, with the provenance "
+    f"`{first.provenance}`. You predicted: {prediction_h or 'nothing'}."
+)
+
+# %% [markdown]
+# **What the figure cannot show:** what a second round would do. Each round samples from the policy that the last one made, so the selecting score is pushed on and its errors with it. It is the same frontier as PPO's, reached in larger steps.
+#
+# So selection and optimisation are two ways to spend on one score. Selection pays per question, stops anywhere and leaves no trace. Training pays once, is cheap per question afterwards, and what it has learned from the judge's errors stays.
+
+# %% [markdown]
+# ### The evidence, over five seeds
+#
+# Experiment G for five seeds (`course evidence 3`), each with its own policy, reward model, prompts and PPO run.
+
+# %% tags=["experiment"]
+import json
+from pathlib import Path
+
+from course.evidence.intervals import bootstrap_mean
+
+evidence = json.loads(Path("evidence.json").read_text())
+
+tables = {size: evidence["tables"][str(size)] for size in sorted(int(name) for name in evidence["tables"])}
+measured = with_every_ppo(tables)
+measured_names = [r["method"] for r in measured if r["method"] != "ppo"] + [f"PPO, tokens of best-of-{size}" for size in tables]
+on_front = [name for name, r in zip(measured_names, measured) if r["front"]]
+seeds = evidence["outcomes"]
+pictures.frontier(measured, title=f"{len(seeds)} seeds: {len(on_front)} of {len(measured)} rows are on the front, {sum('PPO' in name for name in on_front)} of them PPO")
+
+# %% tags=["experiment"]
+final = tables[64]
+pictures.score_against_gold(
+    measured,
+    title=f"From N = 16 to 64 the score gains {final[3]['score'] - final[2]['score']:.2f}, gold {final[3]['gold'] - final[2]['gold']:.2f}; PPO's score ends highest, its gold does not",
+    unit="selecting score: z units; gold: utility",
+)
+
+# %% tags=["experiment"]
+pictures.diversity_and_latency(measured, title=f"Best-of-64 makes a user wait for {final[3]['latency']:.0f} tokens, best-of-1 for {final[0]['latency']:.0f}, PPO for {final[4]['latency']:.0f}")
+
+# %% [markdown]
+# In the last two figures PPO stands three times: trained with the tokens of best-of-4, of best-of-16, of best-of-64.
+
+# %% tags=["experiment"]
+def gold_of(outcome, method):
+    return next(r["gold"] for r in outcome["rows"]["64"] if r["method"] == method)
+
+
+ahead = bootstrap_mean([gold_of(o, "best-of-64") - gold_of(o, "ppo") for o in seeds], level=0.95, seed=0)
+past_peak = sum(o["rows"]["64"][-1]["gold"] < o["rows"]["16"][-1]["gold"] and o["rows"]["64"][-1]["score"] > o["rows"]["16"][-1]["score"] for o in seeds)
+turned = sum(o["curve"]["gold"][-1] < max(o["curve"]["gold"]) for o in seeds)
+say(
+    f"**What was measured.** {as_text(measured, measured_names)}\n\nAt the sampled tokens of best-of-64, the gold of best-of-64 is ahead of PPO's by {ahead} (95 % bootstrap interval over seeds). From the tokens of best-of-16 to those of best-of-64 PPO's score rose and its gold fell in "
+    f"{past_peak} of {len(seeds)} seeds. Best-of-N's own gold, estimated from all subsets of the pool, was past its maximum at N = 64 in {turned} of {len(seeds)}. On the front: {', '.join(on_front)}.\n\n"
+    "**What it cannot show:** that selection beats optimisation. It shows one task, one reward model of a thousand comparisons, one setting of PPO, and a bill for 128 questions. Ask a hundred times as many, and PPO's training is divided among them while best-of-64 pays "
+    "for each; take a better reward model, and both go further before they turn. What carries over is the form: equal sampled tokens, every cost in its own column, gold beside the score, intervals over seeds, and no row left out."
+)
+
+# %% [markdown]
+# ## Questions, marked by a person
+
+# %% [markdown]
+# **Q1.** A product page says: "Our new model solves 93 % of olympiad problems, the old one 74 %." In a footnote: "93 %: 1000 samples, learned reranker; 74 %: single sample." What can be concluded about the two *models*? Name the two further numbers that you would ask for, and
+# what each could show.
+
+# %% [markdown] ng="manual:question_budgets:3"
+# About the models, next to nothing: two budgets are compared, and the old model with 1000 samples and the same reranker might reach the same or more. Ask for (1) both models with a single sample, and (2) both at the same budget with the same
+# selector, consensus or reranker; pass@1000 of both would add what a perfect selector could reach, and so how much of the 93 % is due to the reranker. Beside each: sampled and judged tokens per problem, latency, and an interval, for there are few problems. *(Full marks: budgets
+# confounded with models; two comparisons at equal budget; each number with what it could show either way.)*
+
+# %% [markdown]
+# **Q2.** A colleague plots gold against KL for PPO and for best-of-N on one axis, best-of-N at $\log N-\frac{N-1}N$, and finds that best-of-N "buys more gold per nat". What is wrong with the axis, in which direction does it err, and which comparison would you make in its place?
+
+# %% [markdown] ng="manual:question_kl:3"
+# The formula is an upper bound of best-of-N's KL, and PPO's KL is an estimate from samples of its own policy: a bound and an estimate on one axis. Best-of-N stands too far to the right, so its true gold per nat is even higher than plotted; the colleague's conclusion
+# survives *this* error, but not with a number, and with ties or short answers the bound can be off by a large factor. Besides, nats are not what anybody pays. Compare at equal sampled tokens with training, inference and judge in separate columns, and gold with an interval over seeds. *(Full
+# marks: bound against estimate, the direction, a comparison at equal cost.)*
+
+# %% [markdown]
+# **Q3.** A report says: "Our system proposes programs, runs them, keeps the best and improves by itself over weeks. This is reinforcement learning of the language model." Which evidence in the report would convince you, and which observation would speak against it? Give an example of a
+# system where search and learning both happen.
+
+# %% [markdown] ng="manual:question_search:3"
+# Convincing: a statement that parameters were updated from the scores, with the objective, and different weight hashes before and after; or a fresh run *without* the archive of ancestors that starts better than the first one did. Against: equal hashes, or a fresh run without the archive
+# that starts from nothing again. Then what improved is the context and the archive: evolutionary search with a model as the source of proposals, as in AlphaEvolve. Both happen in AlphaProof: tree search with the network fixed, and then training on the proofs that the kernel has verified. *(Full
+# marks: update of weights as the criterion, an observation that decides, an example with both parts told apart.)*
+
+# %% [markdown]
+# ## What to read next
+#
+# - Nakano et al. (2021), WebGPT: best-of-64 against PPO, and the estimator of 3.2.
+# - Gao, Schulman and Hilton (2022), over-optimisation by selection and by RL; Beirami et al. (2024), what the KL of best-of-N is and is not.
+# - Chen et al. (2021), pass@k; Wang et al. (2022), self-consistency; Lightman et al. (2023), process supervision for selection.
+# - AlphaProof (2024) and AlphaEvolve (2025), search with and without learning; the case notebook `case_alphaproof` rebuilds the first in small.
+# - In this package, after handing in: `course/search`. Next: level 4, where answers become actions with consequences.
+
+# %%
+from course.doctor import peak_memory
+
+print(f"peak memory {peak_memory():.0f} MB")
