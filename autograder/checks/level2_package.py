@@ -719,7 +719,7 @@ def each_switch_alone_changes_its_own_part(grpo, draw):
     for name, change in {"none": {}, **SWITCHES, "all four": every}.items():
         settings = {"group_size": 3, "beta": 0.0, "how": "response", "clip_low": 0.1, "clip_high": 0.1, "epochs": 3, "minibatches": 1}
         config = GrpoConfig(**{**settings, **change})
-        run = Watched(seed, asked=6, lr=0.05, critic=False, worth=sometimes_liked)
+        run = Watched(seed, asked=16, lr=0.05, critic=False, worth=sometimes_liked)
         seen = GrpoSeen(run, config)
         overlong = overlong_penalty if config.overlong_buffer else None
         (record,) = run.grpo(direct(grpo), config, advantages=seen.advantages, aggregate=seen.aggregate, overlong=overlong)
@@ -740,7 +740,8 @@ def each_switch_alone_changes_its_own_part(grpo, draw):
 
 def sometimes_liked(batch):
     """Groups of equal and of unequal rewards both occur."""
-    return ((batch.tokens == LIKED) & batch.action_mask).any(1).float() * (batch.tokens[:, 0] > 4)
+    wanted = (batch.tokens == LIKED) | (batch.tokens == LIKED + 1)
+    return (wanted & batch.action_mask).any(1).float() * (batch.tokens[:, 0] > 3)
 
 
 @invariant("L2.16", home="course.training.grpo")

@@ -225,7 +225,7 @@ def adapt_to(
     spent = sum((r.compute for r in results), ProofCompute())
     # As many old proofs as new ones keep the copy from forgetting what it knew.
     old = random.Random(seed).sample(sorted(written, key=str), min(len(written), max(1, len(proved))))
-    spent = spent + train(copied, proved | {g: written[g] for g in old}, steps=steps, seed=seed, lr=1e-3)
+    spent = spent + train(copied, proved | {g: written[g] for g in old}, steps=steps, seed=seed, lr=3e-3)
     (adapted,) = search(copied, [target], final_budget)
     spent = spent + adapted.compute
     plain = search_for(base, target, spent.total)

@@ -54,7 +54,7 @@ class Recipe:
     rehearsal_weight: float = 0.2  # 27.8; how its losses were scaled against each other is not disclosed [U]
     gae_lambda: float = 0.95  # not stated in our source [U]
     iterations: int = 40  # 500
-    lr: float = 1e-3  # of the order of 1e-5, for networks a million times the size
+    lr: float = 5e-4  # of the order of 1e-5, for networks a million times the size
 
 
 @dataclass(frozen=True)

@@ -94,17 +94,17 @@ for name, rehearse in (("PPO", False), ("PPO-ptx", True)):
 
 # %% tags=["experiment"]
 by_name = {row.name: row for row in table}
-gap = by_name["PPO"].reward - by_name["PPO-ptx"].reward
+gap = by_name["PPO-ptx"].reward - by_name["PPO"].reward
 curves(
     {name: ([s.step for s in steps], [s.reward for s in steps]) for name, steps in watched.items()},
-    title=f"Without rehearsal the reward ends {abs(gap):.1f} {'higher' if gap > 0 else 'lower'}",
+    title=f"With rehearsal the reward ends {'where it ends without' if abs(gap) < 0.15 else f'{abs(gap):.1f} ' + ('higher' if gap > 0 else 'lower')}",
     x="PPO iteration", y="reward, z units of the SFT policy",
 )  # fmt: skip
 
 # %% tags=["experiment"]
 curves(
     {name: ([s.step for s in steps], [s.kl for s in steps]) for name, steps in watched.items()},
-    title=f"It travels {by_name['PPO'].kl:.1f} nats from the SFT policy, with rehearsal {by_name['PPO-ptx'].kl:.1f}",
+    title=f"Without rehearsal the policy ends {by_name['PPO'].kl:.1f} nats from the SFT policy, with it {by_name['PPO-ptx'].kl:.1f}",
     x="PPO iteration", y="KL to the SFT policy, nats per response",
 )  # fmt: skip
 
@@ -117,8 +117,8 @@ say(
 
 # %% [markdown]
 # **How to read it.** The price of KL holds the policy near the SFT policy *on the policy's own responses*. It says nothing about text that the policy no longer
-# writes: a review that dislikes a film has become improbable, and with it the ability to write one. Rehearsal looks at exactly that text. It costs reward at equal
-# iterations, because some of every step goes elsewhere.
+# writes: a review that dislikes a film has become improbable, and with it the ability to write one. Rehearsal looks at exactly that text. A larger weight on it would
+# leave less of each step for the reward (try `rehearsal_weight` 1); at the weight used here, look at the two reward curves for what it costs.
 #
 # **What this cannot show:** that rehearsal is worth its price, which depends on who needs the lost ability; how large the effect is in a large model, where one prompt
 # in a thousand may be about anything; or that 27.8 was a good weight. It is one seed of one tiny language. The report measured the same direction, regressions on public
