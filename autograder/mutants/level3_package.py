@@ -614,98 +614,98 @@ def plain_search_without_a_bill(base, target, written, **settings):
 # ---------------------------------------------------------------- L3.11: what a record of a frontier may not do
 
 
-def _record():
-    from autograder.hidden.level3_package import recorded_frontier
+def _changed(outcomes=lambda rows: rows, table=None):
+    """Every comparison of the record with its outcomes changed and the table made from them, or with its table changed alone."""
+    from autograder.hidden.level3_package import recorded_frontier, table_of
 
-    return recorded_frontier()
+    found = {}
+    for size, record in recorded_frontier().items():
+        rows = outcomes(record["outcomes"])
+        made = table(record["outcomes"], record["table"]) if table else table_of(rows)
+        found[size] = {"outcomes": rows, "table": made}
+    return found
 
 
-def _remade(outcomes):
-    """The record whose table is made from these outcomes, as the right one is."""
-    from autograder.hidden.level3_package import table_of
-
-    return {"outcomes": outcomes, "table": table_of(outcomes)}
+def _seeds(outcomes):
+    return sorted({o["seed"] for o in outcomes})
 
 
 @mutant(of="recorded_frontier", kills="L3.11")
 def four_seeds():
     """This looks like four seeds: the contract asks for intervals over five or more."""
-    outcomes = _record()["outcomes"]
-    few = sorted({o["seed"] for o in outcomes})[:4]
-    return _remade([o for o in outcomes if o["seed"] in few])
+    return _changed(lambda rows: [o for o in rows if o["seed"] in _seeds(rows)[:4]])
 
 
 @mutant(of="recorded_frontier", kills="L3.11")
 def one_seed_copied():
     """This looks like one seed written down several times: repeating an outcome is not repeating an experiment."""
-    outcomes = _record()["outcomes"]
-    seeds = sorted({o["seed"] for o in outcomes})
-    return _remade([{**o, "seed": s} for s in seeds for o in outcomes if o["seed"] == seeds[0]])
+    return _changed(lambda rows: [{**o, "seed": s} for s in _seeds(rows) for o in rows if o["seed"] == _seeds(rows)[0]])
 
 
 @mutant(of="recorded_frontier", kills="L3.11")
 def failed_run_left_out():
     """This looks like a method that is missing for one seed: a run that went badly belongs to the record too."""
-    outcomes = _record()["outcomes"]
-    ppo = [o for o in outcomes if o["method"] == "ppo"]
-    return _remade([o for o in outcomes if o is not min(ppo, key=lambda o: o["gold"])])
+
+    def change(rows):
+        worst = min((o for o in rows if o["method"] == "ppo"), key=lambda o: o["gold"])
+        return [o for o in rows if o is not worst]
+
+    return _changed(change)
 
 
 @mutant(of="recorded_frontier", kills="L3.11")
 def without_sixteen():
     """This looks like a frontier without best-of-16: the whole frontier is asked for."""
-    return _remade([o for o in _record()["outcomes"] if o["method"] != "best-of-16"])
+    return _changed(lambda rows: [o for o in rows if o["method"] != "best-of-16"])
 
 
 @mutant(of="recorded_frontier", kills="L3.11")
 def best_seed_reported():
     """This looks like the best seed in place of the mean: the interval then is not around what is reported."""
-    record = _record()
-    best = {}
-    for o in record["outcomes"]:
-        best[o["method"]] = max(o["gold"], best.get(o["method"], -math.inf))
-    return {**record, "table": [{**row, "gold": best[row["method"]]} for row in record["table"]]}
+
+    def change(outcomes, table):
+        return [{**row, "gold": max(o["gold"] for o in outcomes if o["method"] == row["method"])} for row in table]
+
+    return _changed(table=change)
 
 
 @mutant(of="recorded_frontier", kills="L3.11")
 def one_standard_error():
     """This looks like one standard error on each side: that is no interval of 95 per cent."""
-    record = _record()
-    t = frontier.student_t95(len({o["seed"] for o in record["outcomes"]}) - 1)
-    table = [
-        {**r, "gold_low": r["gold"] - (r["gold"] - r["gold_low"]) / t, "gold_high": r["gold"] + (r["gold_high"] - r["gold"]) / t}
-        for r in record["table"]
-    ]
-    return {**record, "table": table}
+
+    def change(outcomes, table):
+        t = frontier.student_t95(len(_seeds(outcomes)) - 1)
+        sides = ("gold_low", "gold_high")
+        return [{**row, **{side: row["gold"] + (row[side] - row["gold"]) / t for side in sides}} for row in table]
+
+    return _changed(table=change)
 
 
 @mutant(of="recorded_frontier", kills="L3.11")
 def front_by_hand():
     """This looks like a front that was written by hand: it is what the other columns say."""
-    record = _record()
-    return {**record, "table": [{**row, "front": not row["front"]} for row in record["table"]]}
+    return _changed(table=lambda outcomes, table: [{**row, "front": not row["front"]} for row in table])
 
 
 @mutant(of="recorded_frontier", kills="L3.11")
 def score_for_gold():
     """This looks like the selecting score in the column of gold: the selector is the last one to ask."""
-    return _remade([{**o, "gold": o["score"]} for o in _record()["outcomes"]])
+    return _changed(lambda rows: [{**o, "gold": o["score"]} for o in rows])
 
 
 @mutant(of="recorded_frontier", kills="L3.05")
 def judge_not_in_the_total():
     """This looks like totals without the judge's tokens."""
-    record = _record()
-    return {**record, "table": [{**row, "total": row["sampled"] + row["trained"]} for row in record["table"]]}
+    return _changed(table=lambda outcomes, table: [{**row, "total": row["sampled"] + row["trained"]} for row in table])
 
 
 @mutant(of="recorded_frontier", kills="L3.05")
 def ppo_with_twice_the_samples():
-    """This looks like PPO with twice the samples of any best-of-n it is compared with."""
-    return _remade([{**o, "sampled": o["sampled"] * 2.2} if o["method"] == "ppo" else o for o in _record()["outcomes"]])
+    """This looks like PPO with twice the samples of the best-of-n that it is compared with."""
+    return _changed(lambda rows: [{**o, "sampled": o["sampled"] * 2} if o["method"] == "ppo" else o for o in rows])
 
 
 @mutant(of="recorded_frontier", kills="L3.05")
 def training_for_nothing():
     """This looks like PPO without its training tokens: what was spent before the first answer is part of the total."""
-    return _remade([{**o, "trained": 0} for o in _record()["outcomes"]])
+    return _changed(lambda rows: [{**o, "trained": 0} for o in rows])

@@ -59,16 +59,17 @@ def test_the_proof_of_test_time_rl():
 def recorded(tmp_path, monkeypatch):
     """A record of a frontier that was never run, in the form that the real one has."""
     draw = Draw(5, "recorded")
-    pool, ppo = visible.sample_pool(draw, 6, 8, 64), visible.trained_policy(draw, 6, 8)
-    ppo["sampled"] = pool["tokens"].sum((1, 2)) - ppo["tokens"].sum(1)
-    outcomes = []
-    for seed in range(6):
-        one = ({k: v[seed : seed + 1] for k, v in given.items()} for given in (pool, ppo))
-        for row in frontier_table(*one):
-            kept = {k: v for k, v in row.items() if k in ("method", "n", *evidence.MEASURED)}
-            outcomes.append({"seed": seed, **kept})
+    pool = visible.sample_pool(draw, 6, 8, 64)
+    outcomes, tables = [{"seed": seed, "rows": {}} for seed in range(6)], {}
+    for size in (4, 16, 64):
+        ppo = visible.trained_policy(draw, 6, 8)
+        ppo["sampled"] = pool["tokens"][..., :size].sum((1, 2))
+        tables[size] = frontier_table(pool, ppo)
+        for seed in range(6):
+            one = ({k: v[seed : seed + 1] for k, v in given.items()} for given in (pool, ppo))
+            outcomes[seed]["rows"][size] = frontier_table(*one)
     file = tmp_path / "evidence.json"
-    file.write_text(json.dumps({"outcomes": outcomes, "table": frontier_table(pool, ppo)}))
+    file.write_text(json.dumps({"outcomes": outcomes, "tables": tables}))
     monkeypatch.setattr(evidence, "EVIDENCE", file)
     return file
 
