@@ -58,11 +58,14 @@ def _matched(
     watch: Callable[[PpoStep], object],
 ) -> Iterator[Trained]:  # fmt: skip
     sampled = trained = judged = 0
+    last = float(pool.tokens.float().mean()) * bandit.prompts_per_step
     for size in sorted(n for n in sizes if n > 1):
-        allowed = int(pool.tokens[:, :size].sum())
-        # One step is not divided: it is taken if more than half of it still fits.
-        while sampled + bandit.prompts_per_step * pool.tokens.float().mean() / 2 < allowed:
+        # What best-of-size samples, less the one answer per prompt that the trained policy will give. A step is not divided: it is
+        # taken if more than half of it, at the length of the last one, still fits.
+        allowed = int(pool.tokens[:, :size].sum()) - last * len(asked) / bandit.prompts_per_step
+        while sampled + last / 2 < allowed:
             step = next(steps)
+            last = step.sampled
             watch(step)
             sampled, trained, judged = sampled + step.sampled, trained + step.trained, judged + step.judged
         final = draw_pool(

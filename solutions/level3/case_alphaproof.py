@@ -77,15 +77,15 @@ say(
 # %% [markdown]
 # ## Part B · Verified proofs become training data
 #
-# The network first imitates written proofs of easy goals. Then it searches harder ones, 32 kernel calls for each; the proofs that the kernel accepts
+# The network first imitates the written proofs of twenty easy goals. Then it searches harder ones, 48 kernel calls for each; the proofs that the kernel accepts
 # join the training data; it trains and searches again. The control trains as many steps from the same weights on the written proofs alone.
 #
 # **Predict:** (1) Will the loop solve more held-out problems than the control, and from which round on? (2) What does the policy learn first, which
 # tactics *apply* or which *help*? (3) Can a wrong proof enter the training data?
 
 # %% tags=["experiment"]
-SEEDS, ROUNDS, BUDGET, STEPS = (1, 1, 16, 20) if FAST else (3, 3, 32, 60)
-written = library(60 if FAST else 300, seed=SEED + 7)
+SEEDS, ROUNDS, BUDGET, STEPS = (1, 1, 16, 20) if FAST else (3, 3, 48, 60)
+written = library(20, seed=SEED + 7)
 drawn = problems(60 if FAST else 360, SEED, hypotheses=(3, 5))
 training, held_out = drawn[: -len(drawn) // 3], drawn[-len(drawn) // 3 :]
 untrained, runs, provers = [], {"verified proofs fed back": [], "control: written proofs only": []}, []
@@ -153,7 +153,7 @@ pool = problems(12 if FAST else 60, SEED + 99, hypotheses=(4, 6))
 hard = [r.goal for r in search(base, pool, BUDGET) if r.proof is None and not r.refuted][: 1 if FAST else 6]
 say("Three variants of the first target, **" + str(hard[0]) + "**:\n\n" + "\n".join(f"- {v}" for v in variants(hard[0], 3, SEED)))
 attacks = [
-    case.adapt_to(base, g, proved, variants_n=24, variant_budget=BUDGET, steps=20, final_budget=2 * BUDGET, seed=SEED + i) for i, g in enumerate(hard)
+    case.adapt_to(base, g, proved, variants_n=8 if FAST else 48, variant_budget=BUDGET, steps=5 if FAST else 40, final_budget=2 * BUDGET, seed=SEED + i) for i, g in enumerate(hard)
 ]
 
 # %% tags=["experiment"]

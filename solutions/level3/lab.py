@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Level 3 · Selection versus optimisation
 #
-# There are two ways to get better answers out of a score. Level 2 changed the policy. This level leaves it alone, lets it answer many times and **chooses**. Choosing
-# needs no gradient and no training run. It is paid for with every question, and the judge's mistakes are what it looks for hardest. In this level you
-# write the arithmetic of selection, count its bill to the last token, and put it beside PPO at equal cost.
+# There are two ways to get better answers out of a score. Level 2 changed the policy. This level leaves it alone, lets it answer many times and
+# **chooses**. Choosing needs no gradient and no training run. It is paid for with every question, and the judge's mistakes are what it looks for
+# hardest. In this level you write the arithmetic of selection, count its bill to the last token, and put it beside PPO at equal cost.
 #
 # Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
 #
@@ -49,8 +49,8 @@ from autograder import check, statement
 # | sampling and choosing, search | **no weight** | yes, for every question |
 # | orchestration: which tool, which model | possibly nothing | it acts live |
 #
-# Evidence for one is not evidence for another. WebGPT's best answerer was not its PPO policy: judges preferred the PPO policy to the cloned one 58 % of the time, and
-# best-of-64 *from the cloned policy* 68 % of the time [D].
+# Evidence for one is not evidence for another. WebGPT's best answerer was not its PPO policy: judges preferred the PPO policy to the cloned one 58 %
+# of the time, and best-of-64 *from the cloned policy* 68 % of the time [D].
 
 # %% [markdown]
 # {{card best_of_n}}
@@ -59,8 +59,8 @@ from autograder import check, statement
 #
 # $$y_{i^*},\qquad i^*=\min\big\{\operatorname*{arg\,max}_{i\le N}\ s_i\big\}.$$
 #
-# Only the first $N$ candidates count, so that one pool gives best-of-4 and best-of-64. Equal scores are common (a test that passes, a rounded mark), and a
-# rule for them belongs to the definition: the first wins.
+# Only the first $N$ candidates count, so that one pool gives best-of-4 and best-of-64. Equal scores are common (a test that passes, a rounded mark),
+# and a rule for them belongs to the definition: the first wins.
 
 # %% ng="solution:best_of_n"
 def best_of_n(candidates, scores, n):
@@ -84,17 +84,20 @@ def best_of_n(candidates, scores, n):
 check(best_of_n)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> If the scores of candidates 2 and 5 are equal and highest, which comparison, <code>&gt;</code> or <code>&gt;=</code>, keeps candidate 2?
-# </details>
-# <details><summary>Hint 2: where to look</summary> Cut the scores to the first n before you look for the greatest. A score of minus infinity is no reason to give up. </details>
-# <details><summary>Hint 3: almost code</summary> Start with <code>best = 0</code>; for every i below n, replace it if <code>scores[i] > scores[best]</code>; return <code>candidates[best]</code>. </details>
+# <details><summary>Hint 1: a question</summary> If the scores of candidates 2 and 5 are equal and highest, which comparison, <code>&gt;</code> or
+# <code>&gt;=</code>, keeps candidate 2? </details>
+# <details><summary>Hint 2: where to look</summary> Cut the scores to the first n before you look for the greatest. A score of minus infinity is no
+# reason to give up. </details>
+# <details><summary>Hint 3: almost code</summary> Start with <code>best = 0</code>; for every i below n, replace it if <code>scores[i] >
+# scores[best]</code>; return <code>candidates[best]</code>. </details>
 
 # %% [markdown]
 # {{card expected_best_of_n}}
 #
-# What is best-of-$N$ *worth*? You have a pool of $M\ge N$ samples, the score $s_i$ of each and its true quality $g_i$ (**gold**: fresh human labels, hidden tests, or in a
-# toy a formula). To take the first $N$ gives one noisy number. Better: the mean over **all** $\binom MN$ subsets of $N$ samples of the gold of the sample that the *score* selects. It is
-# unbiased, and it need not be enumerated: sample $i$ is selected by exactly those subsets whose other $N-1$ members it beats,
+# What is best-of-$N$ *worth*? You have a pool of $M\ge N$ samples, the score $s_i$ of each and its true quality $g_i$ (**gold**: fresh human labels,
+# hidden tests, or in a toy a formula). To take the first $N$ gives one noisy number. Better: the mean over **all** $\binom MN$ subsets of $N$ samples
+# of the gold of the sample that the *score* selects. It is unbiased, and it need not be enumerated: sample $i$ is selected by exactly those subsets
+# whose other $N-1$ members it beats,
 #
 # $$\widehat V_N=\sum_{i=1}^{M} g_i\,\frac{\binom{b_i}{N-1}}{\binom MN},\qquad b_i=\#\{\text{samples that } i \text{ beats}\}.$$
 #
@@ -131,26 +134,28 @@ def expected_best_of_n(scores, gold, n):
 check(expected_best_of_n)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> Scores 1, 2, 3, 5, 8 and n = 2: how many of the ten pairs does 8 win, how many does 5, how many does 1? </details>
-# <details><summary>Hint 2: where to look</summary> Sort by score, the highest first, with a <em>stable</em> sort. The sample in place p (from 0) beats M - 1 - p others. Run down the list with a
-# weight that starts at n / M. </details>
-# <details><summary>Hint 3: almost code</summary> For p in range(M - n + 1): add <code>w * gold[order[p]]</code>, then <code>w = w * (b - (n - 1)) / b</code> with <code>b = M - 1 - p</code>; mind
-# b = 0. </details>
+# <details><summary>Hint 1: a question</summary> Scores 1, 2, 3, 5, 8 and n = 2: how many of the ten pairs does 8 win, how many does 5, how many does
+# 1? </details>
+# <details><summary>Hint 2: where to look</summary> Sort by score, the highest first, with a <em>stable</em> sort. The sample in place p (from 0)
+# beats M - 1 - p others. Run down the list with a weight that starts at n / M. </details>
+# <details><summary>Hint 3: almost code</summary> For p in range(M - n + 1): add <code>w * gold[order[p]]</code>, then <code>w = w * (b - (n - 1)) /
+# b</code> with <code>b = M - 1 - p</code>; mind b = 0. </details>
 
 # %% [markdown]
 # {{card test_expected_best_of_n}}
 #
 # **Bug hunt.** A wrong estimate of best-of-N never crashes. It gives a smooth, rising curve that is a little too high, and a paper gets written.
 #
-# Write a test that gets *some* implementation of `expected_best_of_n(scores, gold, n)` and raises if it is wrong. It will meet right and wrong implementations in a
-# secret order. Rejecting a right one scores 0: run it on your own first. Wrong ones look at other subsets (the first $n$ samples only, draws *with* replacement, counts off by one),
-# return something else (the score, or the gold of the sample with the best gold), select by the lowest score, take the samples to be sorted, break ties the other way, or lose their digits
-# where the pool is large.
+# Write a test that gets *some* implementation of `expected_best_of_n(scores, gold, n)` and raises if it is wrong. It will meet right and wrong
+# implementations in a secret order. Rejecting a right one scores 0: run it on your own first. Wrong ones look at other subsets (the first $n$ samples
+# only, draws *with* replacement, counts off by one), return something else (the score, or the gold of the sample with the best gold), select by the
+# lowest score, take the samples to be sorted, break ties the other way, or lose their digits where the pool is large.
 #
-# What you may rely on: right ones return a 0-dimensional float64 tensor that is exact to about 1e-6, and cope with a few thousand samples. What they may rely on: float64 tensors of
-# finite numbers, $1\le n\le M$.
+# What you may rely on: right ones return a 0-dimensional float64 tensor that is exact to about 1e-6, and cope with a few thousand samples. What they
+# may rely on: float64 tensors of finite numbers, $1\le n\le M$.
 #
-# **Decide first:** an implementation that uses only the first $n$ samples is unbiased. In what sense is it wrong here, and would you see it if you averaged over many random pools?
+# **Decide first:** an implementation that uses only the first $n$ samples is unbiased. In what sense is it wrong here, and would you see it if you
+# averaged over many random pools?
 
 # %% ng="solution:test_expected_best_of_n"
 def test_expected_best_of_n(estimate):
@@ -192,20 +197,22 @@ def test_expected_best_of_n(estimate):
 check(test_expected_best_of_n)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> Of how many samples can you write down every subset and let each of them choose? What must the pool contain so that every mistake in the list gives another
-# number? </details>
-# <details><summary>Hint 2: where to look</summary> <code>itertools.combinations</code> over positions; scores in no order; gold in another order than the scores; ties; every n from 1 to M; one pool of
-# thousands. </details>
-# <details><summary>Hint 3: almost code</summary> Compare with the mean of <code>gold[first best of subset]</code>. For the large pool take the scores 1..M in random order: of n of them the greatest is
-# <code>n (M + 1) / (n + 1)</code> on average. </details>
+# <details><summary>Hint 1: a question</summary> Of how many samples can you write down every subset and let each of them choose? What must the pool
+# contain so that every mistake in the list gives another number? </details>
+# <details><summary>Hint 2: where to look</summary> <code>itertools.combinations</code> over positions; scores in no order; gold in another order than
+# the scores; ties; every n from 1 to M; one pool of thousands. </details>
+# <details><summary>Hint 3: almost code</summary> Compare with the mean of <code>gold[first best of subset]</code>. For the large pool take the scores
+# 1..M in random order: of n of them the greatest is <code>n (M + 1) / (n + 1)</code> on average. </details>
 
 # %% [markdown]
 # ### Experiment A · The same typical error, another tail
 #
-# Gold is standard normal. Two judges see gold plus an error of the same *typical* size (the same median of its absolute value). The errors of one are normal. The other's have fat tails: mostly small, now and then
-# enormous, as when a reward model meets a text that its training never showed it. We draw pools of samples, and *your* `expected_best_of_n` says what best-of-$N$ is worth by gold.
+# Gold is standard normal. Two judges see gold plus an error of the same *typical* size (the same median of its absolute value). The errors of one are
+# normal. The other's have fat tails: mostly small, now and then enormous, as when a reward model meets a text that its training never showed it. We
+# draw pools of samples, and *your* `expected_best_of_n` says what best-of-$N$ is worth by gold.
 #
-# **Predict before you run:** what does gold do for each judge as $N$ grows to 256? And how much noisier is the estimate from the first $N$ samples of a pool than the mean over all subsets?
+# **Predict before you run:** what does gold do for each judge as $N$ grows to 256? And how much noisier is the estimate from the first $N$ samples of
+# a pool than the mean over all subsets?
 
 # %%
 prediction_a = ""  # for example "both rise, the fat-tailed one more slowly; twice as noisy"
@@ -260,8 +267,9 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** which tail your judge has. Both judges would pass the same validation on ordinary pairs, and the difference is in events that a sample of a few hundred labels hardly contains. Towards the right end the
-# estimate gets noisy again: the largest $N$ has a single subset to average over.
+# **What the figure cannot show:** which tail your judge has. Both judges would pass the same validation on ordinary pairs, and the difference is in
+# events that a sample of a few hundred labels hardly contains. Towards the right end the estimate gets noisy again: the largest $N$ has a single
+# subset to average over.
 
 # %% [markdown]
 # ## Part B · Counting successes
@@ -269,12 +277,14 @@ say(
 # %% [markdown]
 # {{card pass_at_k}}
 #
-# For tasks with a checker the question is: how likely is it that *at least one* of $k$ samples is right? Of $n$ samples $c$ are right. Over all choices of $k$ of them,
+# For tasks with a checker the question is: how likely is it that *at least one* of $k$ samples is right? Of $n$ samples $c$ are right. Over all
+# choices of $k$ of them,
 #
 # $$\text{pass@}k=1-\binom{n-c}{k}\Big/\binom nk=1-\prod_{j=0}^{c-1}\Big(1-\frac{k}{n-j}\Big).$$
 #
-# It is `expected_best_of_n` for a score and a gold that are 1 or 0, with a judge that never errs. That judge is the point: pass@$k$ says what a *perfect* selector could reach, and
-# no user gets it without one. The tempting $1-(1-c/n)^k$ draws with replacement and is biased downwards: 0.83 in place of 0.92 for $n=10$, $c=3$, $k=5$.
+# It is `expected_best_of_n` for a score and a gold that are 1 or 0, with a judge that never errs. That judge is the point: pass@$k$ says what a
+# *perfect* selector could reach, and no user gets it without one. The tempting $1-(1-c/n)^k$ draws with replacement and is biased downwards: 0.83 in
+# place of 0.92 for $n=10$, $c=3$, $k=5$.
 
 # %% ng="solution:pass_at_k"
 def pass_at_k(n, c, k):
@@ -299,7 +309,8 @@ check(pass_at_k)
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> With 3 wrong samples and k = 5, can a choice of 5 be all wrong? </details>
 # <details><summary>Hint 2: where to look</summary> The product form needs no binomial coefficient, so nothing can overflow. </details>
-# <details><summary>Hint 3: almost code</summary> Return 1.0 if <code>n - c &lt; k</code>; else multiply <code>1 - k / (n - j)</code> for j in range(c) and subtract from 1. </details>
+# <details><summary>Hint 3: almost code</summary> Return 1.0 if <code>n - c &lt; k</code>; else multiply <code>1 - k / (n - j)</code> for j in
+# range(c) and subtract from 1. </details>
 
 # %% [markdown]
 # ## Part C · What selection costs in KL
@@ -307,14 +318,15 @@ check(pass_at_k)
 # %% [markdown]
 # {{card best_of_n_kl}}
 #
-# Best-of-$N$ changes no weight, but it changes the law of the answers. How far? If the policy has a finite list of answers with $p_y=\pi(y)$, this can be computed exactly. Let $F(y)$ be
-# the policy's probability of a score **at most** $s_y$, $F_<(y)$ of a score **below** $s_y$, and $P(y)=F(y)-F_<(y)$ of that very score. The best of $N$ draws has that score with
-# probability $F^N-F_<^N$. The first drawn wins a tie, so inside a class of equal scores the answers share as the policy does:
+# Best-of-$N$ changes no weight, but it changes the law of the answers. How far? If the policy has a finite list of answers with $p_y=\pi(y)$, this
+# can be computed exactly. Let $F(y)$ be the policy's probability of a score **at most** $s_y$, $F_<(y)$ of a score **below** $s_y$, and
+# $P(y)=F(y)-F_<(y)$ of that very score. The best of $N$ draws has that score with probability $F^N-F_<^N$. The first drawn wins a tie, so inside a
+# class of equal scores the answers share as the policy does:
 #
 # $$q_y=p_y\,\frac{F(y)^N-F_<(y)^N}{P(y)},\qquad \mathrm{KL}(q\,\|\,\pi)=\sum_y q_y\log\frac{q_y}{p_y}.$$
 #
-# Papers write $\mathrm{KL}=\log N-\frac{N-1}N$. That is an **upper bound** of the exact value for $N>1$. It is reached only in the limit of a law without ties and without heavy atoms. With two equally likely answers
-# best-of-16 is 0.693 nats away, and the formula says 1.835.
+# Papers write $\mathrm{KL}=\log N-\frac{N-1}N$. That is an **upper bound** of the exact value for $N>1$. It is reached only in the limit of a law
+# without ties and without heavy atoms. With two equally likely answers best-of-16 is 0.693 nats away, and the formula says 1.835.
 
 # %% ng="solution:best_of_n_kl"
 def best_of_n_kl(logprobs, scores, n):
@@ -340,20 +352,22 @@ def best_of_n_kl(logprobs, scores, n):
 check(best_of_n_kl)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> Two answers of equal score have probabilities 0.3 and 0.1. If best-of-n selects that score with probability 0.8, how often does it give each of them, and what is q / p for
-# both? </details>
-# <details><summary>Hint 2: where to look</summary> q / p is the same for all answers of one score: sum over the different scores (<code>unique(return_inverse=True)</code>, ascending), with the cumulative sum
-# of their masses as F. </details>
-# <details><summary>Hint 3: almost code</summary> <code>upto = cumsum(mass)</code>, <code>below</code> the same shifted by one with 0 in front, <code>Q = upto**n - below**n</code>; the sum of
-# <code>Q * log(Q / mass)</code> where Q is positive. </details>
+# <details><summary>Hint 1: a question</summary> Two answers of equal score have probabilities 0.3 and 0.1. If best-of-n selects that score with
+# probability 0.8, how often does it give each of them, and what is q / p for both? </details>
+# <details><summary>Hint 2: where to look</summary> q / p is the same for all answers of one score: sum over the different scores
+# (<code>unique(return_inverse=True)</code>, ascending), with the cumulative sum of their masses as F. </details>
+# <details><summary>Hint 3: almost code</summary> <code>upto = cumsum(mass)</code>, <code>below</code> the same shifted by one with 0 in front,
+# <code>Q = upto**n - below**n</code>; the sum of <code>Q * log(Q / mass)</code> where Q is positive. </details>
 
 # %% [markdown]
 # ### Experiment B · The formula and the truth
 #
-# Five policies whose answers can be listed: two, ten and a thousand equally likely answers with different scores; a *confident* policy that gives one mediocre answer in 90 % of cases and shares the rest among 99 others; and a thousand answers
-# that the judge marks from 0 to 4 only. *Your* `best_of_n_kl` gives the exact divergence.
+# Five policies whose answers can be listed: two, ten and a thousand equally likely answers with different scores; a *confident* policy that gives one
+# mediocre answer in 90 % of cases and shares the rest among 99 others; and a thousand answers that the judge marks from 0 to 4 only. *Your*
+# `best_of_n_kl` gives the exact divergence.
 #
-# **Predict before you run:** for which of the five is $\log N-\frac{N-1}N$ nearly right? At $N=64$, by which factor is it off for the two equally likely answers?
+# **Predict before you run:** for which of the five is $\log N-\frac{N-1}N$ nearly right? At $N=64$, by which factor is it off for the two equally
+# likely answers?
 
 # %%
 prediction_b = ""
@@ -396,8 +410,9 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** the KL of a language model's best-of-$N$, whose answers nobody can list. There the formula is an upper bound and no measurement. Long free texts are close to the limit, short answers and coarse marks are
-# not. So a plot that puts best-of-$N$ and a trained policy on one KL axis compares a bound with an estimate, unless it says otherwise.
+# **What the figure cannot show:** the KL of a language model's best-of-$N$, whose answers nobody can list. There the formula is an upper bound and no
+# measurement. Long free texts are close to the limit, short answers and coarse marks are not. So a plot that puts best-of-$N$ and a trained policy on
+# one KL axis compares a bound with an estimate, unless it says otherwise.
 
 # %% [markdown]
 # ## Part D · Three budgets
@@ -405,8 +420,8 @@ say(
 # %% [markdown]
 # {{card consensus}}
 #
-# If answers can be compared, no judge is needed: draw $k$ samples and give the answer that most of them give. Among equally frequent answers take the one that was **seen first**: whose
-# first appearance comes earliest.
+# If answers can be compared, no judge is needed: draw $k$ samples and give the answer that most of them give. Among equally frequent answers take the
+# one that was **seen first**: whose first appearance comes earliest.
 
 # %% ng="solution:consensus"
 def consensus(answers):
@@ -434,14 +449,16 @@ check(consensus)
 # %% [markdown]
 # {{card process_score}}
 #
-# An **outcome** reward model looks at a whole solution. A **process** reward model gives every step $t$ the probability $p_t$ that it is valid, and a solution is valid if all its steps are:
+# An **outcome** reward model looks at a whole solution. A **process** reward model gives every step $t$ the probability $p_t$ that it is valid, and a
+# solution is valid if all its steps are:
 #
 # $$S=\prod_{t=1}^{K}p_t,\qquad \log S=\sum_t\log p_t .$$
 #
-# Every step that is not certain lowers $S$, so long solutions are punished for being long. The length-calibrated score is the geometric mean $S^{1/K}$: it doesn't change when a step is added whose
-# probability is the score itself.
+# Every step that is not certain lowers $S$, so long solutions are punished for being long. The length-calibrated score is the geometric mean
+# $S^{1/K}$: it doesn't change when a step is added whose probability is the score itself.
 #
-# "Let's Verify Step by Step" trained such a model on about 800 000 step labels and used it to *choose* among solutions; it reports no training of the policy by RL [D].
+# "Let's Verify Step by Step" trained such a model on about 800 000 step labels and used it to *choose* among solutions; it reports no training of the
+# policy by RL [D].
 
 # %% ng="solution:process_score"
 def process_score(step_probs, calibrate_length=False):
@@ -464,15 +481,19 @@ check(process_score)
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> What is 0.5 to the power of 5000 in floating point, and what is its 5000th root? </details>
 # <details><summary>Hint 2: where to look</summary> The logarithm of a geometric mean is a mean of logarithms. </details>
-# <details><summary>Hint 3: almost code</summary> <code>step_probs.prod()</code>, or <code>step_probs.log().mean().exp()</code>; log 0 is -inf, and exp(-inf) is 0. </details>
+# <details><summary>Hint 3: almost code</summary> <code>step_probs.prod()</code>, or <code>step_probs.log().mean().exp()</code>; log 0 is -inf, and
+# exp(-inf) is 0. </details>
 
 # %% [markdown]
 # ### Experiment C · Right for the wrong reasons
 #
-# Sums in steps: `3 + 2 = 5 ; 5 + 1 = 6 ;`. A hurried solver slips in one step out of four, and sometimes a second slip happens to repair the first: the total is then right and two steps are wrong. An outcome model learns from
-# "the total is right", a process model from a label on every step, both from the same traces, with the same decoder and the same number of optimiser steps. Both choose among the same candidates. The oracle knows everything.
+# Sums in steps: `3 + 2 = 5 ; 5 + 1 = 6 ;`. A hurried solver slips in one step out of four, and sometimes a second slip happens to repair the first:
+# the total is then right and two steps are wrong. An outcome model learns from "the total is right", a process model from a label on every step, both
+# from the same traces, with the same decoder and the same number of optimiser steps. Both choose among the same candidates. The oracle knows
+# everything.
 #
-# **Predict before you run:** which model chooses more right *totals* among 16? Which chooses more solutions whose *steps* are all right? Can either of them get worse as $N$ grows?
+# **Predict before you run:** which model chooses more right *totals* among 16? Which chooses more solutions whose *steps* are all right? Can either
+# of them get worse as $N$ grows?
 
 # %%
 prediction_c = ""
@@ -515,19 +536,22 @@ say(
 )  # fmt: skip
 
 # %% [markdown]
-# **What the figure cannot show:** that step labels are worth their price. The two models saw the same traces and not the same number of labels (the table has both), and a person who marks steps takes longer than one who checks a total. It is one
-# seed, a task in which every step can be checked, and a solver whose repaired slips make outcome labels misleading on purpose.
+# **What the figure cannot show:** that step labels are worth their price. The two models saw the same traces and not the same number of labels (the
+# table has both), and a person who marks steps takes longer than one who checks a total. It is one seed, a task in which every step can be checked,
+# and a solver whose repaired slips make outcome labels misleading on purpose.
 
 # %% [markdown]
 # ### Experiment D · One pool, three budgets
 #
-# "Our system solves 93 % of the problems." OpenAI's report on o1 gives three numbers for AIME 2024: 74.4 % with one sample, 83.3 % by consensus of 64, 93 % with a learned reranker over 1000 samples [D]. They are three systems, which differ
-# a hundredfold and more in what an answer costs; how the reranker was trained is not disclosed [U].
+# "Our system solves 93 % of the problems." OpenAI's report on o1 gives three numbers for AIME 2024: 74.4 % with one sample, 83.3 % by consensus of
+# 64, 93 % with a learned reranker over 1000 samples [D]. They are three systems, which differ a hundredfold and more in what an answer costs; how the
+# reranker was trained is not disclosed [U].
 #
-# We sum again, with a solver that slips more often. One pool of samples, read in three ways: the first sample; *your* `consensus` over the first $k$; the best of the first $N$ by *your* `process_score` of a learned process model. *Your* `pass_at_k` says
-# what a perfect selector would reach.
+# We sum again, with a solver that slips more often. One pool of samples, read in three ways: the first sample; *your* `consensus` over the first $k$;
+# the best of the first $N$ by *your* `process_score` of a learned process model. *Your* `pass_at_k` says what a perfect selector would reach.
 #
-# **Predict before you run:** what gains more from 1 to 32 samples, consensus or the reranker? Where is the consensus wrong however many samples it gets?
+# **Predict before you run:** what gains more from 1 to 32 samples, consensus or the reranker? Where is the consensus wrong however many samples it
+# gets?
 
 # %%
 prediction_d = ""
@@ -593,8 +617,9 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** which of the three to use. At the same number of samples the reranker also reads every one of them, and its labels had to be bought first. Consensus needs answers that can be compared at all: nobody takes a vote over essays. And
-# pass@$N$ is not a method but a ceiling: it belongs to whoever already knows the answer.
+# **What the figure cannot show:** which of the three to use. At the same number of samples the reranker also reads every one of them, and its labels
+# had to be bought first. Consensus needs answers that can be compared at all: nobody takes a vote over essays. And pass@$N$ is not a method but a
+# ceiling: it belongs to whoever already knows the answer.
 
 # %% [markdown]
 # ## Part E · Search
@@ -602,17 +627,20 @@ say(
 # %% [markdown]
 # {{card solve}}
 #
-# Best-of-$N$ draws whole answers. Where an exact checker accepts or refuses every *step*, search can do better: it keeps what is done and branches where a choice is open. A proof search alternates
-# two kinds of nodes. At a **goal** one tactic has to work (OR). A tactic turns its goal into subgoals, and **all** of them must be proved (AND). With $\text{cost}(g)$ for a goal,
+# Best-of-$N$ draws whole answers. Where an exact checker accepts or refuses every *step*, search can do better: it keeps what is done and branches
+# where a choice is open. A proof search alternates two kinds of nodes. At a **goal** one tactic has to work (OR). A tactic turns its goal into
+# subgoals, and **all** of them must be proved (AND). With $\text{cost}(g)$ for a goal,
 #
 # $$\text{cost}(g)=1+\min_{t}\ \max_{g'\in\,\text{kernel}(g,t)}\text{cost}(g'),$$
 #
-# where the maximum over no subgoals is 0: an AND node costs its hardest goal, every tactic costs 1. AlphaProof charges 1 for each tactic and backs up the hardest subgoal [D].
+# where the maximum over no subgoals is 0: an AND node costs its hardest goal, every tactic costs 1. AlphaProof charges 1 for each tactic and backs up
+# the hardest subgoal [D].
 #
-# The **kernel** alone decides what a tactic does: it returns the subgoals, or `None` for a tactic that doesn't apply. That costs nothing and changes nothing. Goals may repeat and lead back to
-# themselves; the budget, the greatest cost allowed, ends the search.
+# The **kernel** alone decides what a tactic does: it returns the subgoals, or `None` for a tactic that doesn't apply. That costs nothing and changes
+# nothing. Goals may repeat and lead back to themselves; the budget, the greatest cost allowed, ends the search.
 #
-# A proof is `(tactic, (proof of the first subgoal, proof of the second, ...))`, in tuples. The goals and numbers below are examples of the form: a tactic that closes its goal is `("done", ())`.
+# A proof is `(tactic, (proof of the first subgoal, proof of the second, ...))`, in tuples. The goals and numbers below are examples of the form: a
+# tactic that closes its goal is `("done", ())`.
 
 # %% ng="solution:solve"
 def solve(goal, tactics, kernel, budget):
@@ -659,21 +687,25 @@ check(solve)
 
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> If a proof of the goal may cost 4, what may each of the subgoals of its first tactic cost? </details>
-# <details><summary>Hint 2: where to look</summary> A function of (goal, limit) that calls itself with limit - 1 ends whatever the goals do. Let it return the cost together with the proof. </details>
-# <details><summary>Hint 3: almost code</summary> For every tactic that applies: solve all subgoals within limit - 1, skip the tactic if one has no proof, cost = 1 + max; keep the tactic only if it is
-# <em>strictly</em> cheaper than the best so far. </details>
+# <details><summary>Hint 2: where to look</summary> A function of (goal, limit) that calls itself with limit - 1 ends whatever the goals do. Let it
+# return the cost together with the proof. </details>
+# <details><summary>Hint 3: almost code</summary> For every tactic that applies: solve all subgoals within limit - 1, skip the tactic if one has no
+# proof, cost = 1 + max; keep the tactic only if it is <em>strictly</em> cheaper than the best so far. </details>
 
 # %% [markdown]
 # ### Experiment E · Whole answers or search?
 #
-# Small theorems of propositional logic: `p → q, p ⊢ q`. The kernel of `course.envs.proofs` knows 17 tactics and accepts nothing false. Two ways to prove with it, neither of which learns anything:
+# Small theorems of propositional logic: `p → q, p ⊢ q`. The kernel of `course.envs.proofs` knows 17 tactics and accepts nothing false. Two ways to
+# prove with it, neither of which learns anything:
 #
 # - *your* `solve`, with a budget of 1, 2, 3 and 4;
-# - independent **whole attempts**, as in best-of-N with a perfect checker: at every open goal a tactic is drawn at random, and if one does not apply the attempt has failed.
+# - independent **whole attempts**, as in best-of-N with a perfect checker: at every open goal a tactic is drawn at random, and if one does not apply
+#   the attempt has failed.
 #
 # Both are billed in kernel calls. Every proof is checked once more by `check_proof`, which trusts nobody.
 #
-# **Predict before you run:** given as many kernel calls as the search used, which share of the theorems do whole attempts prove? Does the gap grow with the length of the proof?
+# **Predict before you run:** given as many kernel calls as the search used, which share of the theorems do whole attempts prove? Does the gap grow
+# with the length of the proof?
 
 # %%
 prediction_e = ""
@@ -750,16 +782,19 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** how search does with a policy worth the name. The attempts are blind; a trained network would draw tactics that apply, and would also tell the search where to look first. The case notebook `case_alphaproof` does both, and feeds what
-# the kernel accepted back into training. There weights change, and what was search becomes RL.
+# **What the figure cannot show:** how search does with a policy worth the name. The attempts are blind; a trained network would draw tactics that
+# apply, and would also tell the search where to look first. The case notebook `case_alphaproof` does both, and feeds what the kernel accepted back
+# into training. There weights change, and what was search becomes RL.
 
 # %% [markdown]
 # ### Experiment F · Evolution is search
 #
-# AlphaCode's family draws many programs, filters, groups and chooses. AlphaEvolve lets a language model propose changes to programs, an executable evaluator scores them, and the best become the material of later prompts [D]. Its proposals get better during a run, and yet
-# no weight changes: what improves is the list of ancestors.
+# AlphaCode's family draws many programs, filters, groups and chooses. AlphaEvolve lets a language model propose changes to programs, an executable
+# evaluator scores them, and the best become the material of later prompts [D]. Its proposals get better during a run, and yet no weight changes: what
+# improves is the list of ancestors.
 #
-# Here the proposals are random changes and crossings of small formulas, and the evaluator is the squared error on eleven points of $\max(x^2-2x,\;3-x)$. The comparison draws as many fresh formulas and keeps the best.
+# Here the proposals are random changes and crossings of small formulas, and the evaluator is the squared error on eleven points of
+# $\max(x^2-2x,\;3-x)$. The comparison draws as many fresh formulas and keeps the best.
 #
 # **Predict before you run:** how many of the runs find the formula exactly? Can the best error ever rise from one generation to the next?
 
@@ -806,8 +841,9 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** learning. Start the program again and it knows nothing: no weight exists that could have changed. That automated scores drive a loop does not make it RL of a model. For that a report must say that parameters were updated from
-# returns. And the evaluator decides everything here: eleven points are eleven tests, and a program that is right on them may be wrong elsewhere.
+# **What the figure cannot show:** learning. Start the program again and it knows nothing: no weight exists that could have changed. That automated
+# scores drive a loop does not make it RL of a model. For that a report must say that parameters were updated from returns. And the evaluator decides
+# everything here: eleven points are eleven tests, and a program that is right on them may be wrong elsewhere.
 
 # %% [markdown]
 # ## Part F · The frontier
@@ -815,8 +851,9 @@ say(
 # %% [markdown]
 # {{card pareto_front}}
 #
-# Methods differ in two things at once, cost and quality, and no weight between the two is right for everybody. Point $a$ **dominates** $b$ if it costs no more and is no worse, and at least one of the two is
-# strict. What no other point dominates is the **front**: the only methods worth discussing. Two equal points don't dominate each other, so both stay.
+# Methods differ in two things at once, cost and quality, and no weight between the two is right for everybody. Point $a$ **dominates** $b$ if it
+# costs no more and is no worse, and at least one of the two is strict. What no other point dominates is the **front**: the only methods worth
+# discussing. Two equal points don't dominate each other, so both stay.
 
 # %% ng="solution:pareto_front"
 def pareto_front(points):
@@ -839,14 +876,17 @@ def pareto_front(points):
 check(pareto_front)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> Two methods cost the same and one is better. Is the other on the front? And if they are equally good? </details>
+# <details><summary>Hint 1: a question</summary> Two methods cost the same and one is better. Is the other on the front? And if they are equally good?
+# </details>
 # <details><summary>Hint 2: where to look</summary> Compare every point with every other one; tables have a dozen rows. </details>
-# <details><summary>Hint 3: almost code</summary> a dominates b if <code>a[0] &lt;= b[0] and a[1] &gt;= b[1] and a != b</code>; keep the positions that nothing dominates. </details>
+# <details><summary>Hint 3: almost code</summary> a dominates b if <code>a[0] &lt;= b[0] and a[1] &gt;= b[1] and a != b</code>; keep the positions
+# that nothing dominates. </details>
 
 # %% [markdown]
 # {{card frontier_table}}
 #
-# **Exit test.** One table in which selection and optimisation stand side by side, nothing is hidden in a sum, and every number carries the uncertainty that it has. One row for each $N$ in `sizes`, in that order, then one for PPO:
+# **Exit test.** One table in which selection and optimisation stand side by side, nothing is hidden in a sum, and every number carries the
+# uncertainty that it has. One row for each $N$ in `sizes`, in that order, then one for PPO:
 #
 # | column | best-of-$n$ | ppo |
 # |---|---|---|
@@ -861,11 +901,13 @@ check(pareto_front)
 # | `diversity` | number of different selected responses / number of prompts | the same, of the final samples |
 # | `front` | whether no other row dominates this one in (`total`, `gold`) | the same |
 #
-# Costs are those of answering all $P$ prompts once, averaged over seeds; `latency`, `score` and `gold` are means over seeds and prompts; `diversity` is taken within a seed and averaged over seeds. The interval is over seeds and nothing else:
-# the prompts of one seed share a policy and a reward model, and are no independent repetitions of the experiment. sd is the sample standard deviation (divisor $S-1$); $t$ is Student's, below. With one seed there is no interval: both ends are NaN.
+# Costs are those of answering all $P$ prompts once, averaged over seeds; `latency`, `score` and `gold` are means over seeds and prompts; `diversity`
+# is taken within a seed and averaged over seeds. The interval is over seeds and nothing else: the prompts of one seed share a policy and a reward
+# model, and are no independent repetitions of the experiment. sd is the sample standard deviation (divisor $S-1$); $t$ is Student's, below. With one
+# seed there is no interval: both ends are NaN.
 #
-# **Decide first:** PPO's training is paid once, and every later question costs one sample. Best-of-64 pays for every question. After how many questions would the order of the two totals change? The table answers for $P$ prompts, and only for
-# those.
+# **Decide first:** PPO's training is paid once, and every later question costs one sample. Best-of-64 pays for every question. After how many
+# questions would the order of the two totals change? The table answers for $P$ prompts, and only for those.
 
 # %% ng="locked:student_t"
 T95 = {1: 12.706205, 2: 4.302653, 3: 3.182446, 4: 2.776445, 5: 2.570582, 6: 2.446912, 7: 2.364624, 8: 2.306004, 9: 2.262157}
@@ -916,19 +958,25 @@ def frontier_table(pool, ppo, sizes=(1, 4, 16, 64)):
 check(frontier_table)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> Which of these are means over seeds of one number per seed, and which need the prompts of a seed together? </details>
-# <details><summary>Hint 2: where to look</summary> Cut all four tensors of the pool to the first n, take <code>argmax</code> of the score over the last dimension, <code>gather</code> the others with it. One helper function for a row serves
-# best-of-n and PPO. <code>front</code> comes last, when all rows are there. </details>
-# <details><summary>Hint 3: almost code</summary> <code>best = score[:, :, :n].argmax(2, keepdim=True)</code>; <code>sampled = tokens[:, :, :n].sum((1, 2))</code>; <code>means = gold.mean(1)</code>; half width
-# <code>T95[S - 1] * means.std() / S ** 0.5</code>; <code>len(set(...)) / P</code> for each seed; <code>pareto_front</code> on (total, gold). </details>
+# <details><summary>Hint 1: a question</summary> Which of these are means over seeds of one number per seed, and which need the prompts of a seed
+# together? </details>
+# <details><summary>Hint 2: where to look</summary> Cut all four tensors of the pool to the first n, take <code>argmax</code> of the score over the
+# last dimension, <code>gather</code> the others with it. One helper function for a row serves best-of-n and PPO. <code>front</code> comes last, when
+# all rows are there. </details>
+# <details><summary>Hint 3: almost code</summary> <code>best = score[:, :, :n].argmax(2, keepdim=True)</code>; <code>sampled = tokens[:, :,
+# :n].sum((1, 2))</code>; <code>means = gold.mean(1)</code>; half width <code>T95[S - 1] * means.std() / S ** 0.5</code>; <code>len(set(...)) /
+# P</code> for each seed; <code>pareto_front</code> on (total, gold). </details>
 
 # %% [markdown]
 # ### Experiment G · Best-of-N and PPO at the same sampled tokens
 #
-# The task, the fine-tuned policy and the reward model of level 2. One pool of 64 samples for each of 128 prompts gives best-of-1, 4, 16 and 64. PPO trains a copy of the same policy on the same reward model; when it has sampled as many tokens as best-of-4 did for
-# all prompts we measure it with one sample per prompt, then again at the tokens of best-of-16 and of best-of-64. The operators of PPO are the package's: yours of level 2 should give the same. The table is *your* `frontier_table`.
+# The task, the fine-tuned policy and the reward model of level 2. One pool of 64 samples for each of 128 prompts gives best-of-1, 4, 16 and 64. PPO
+# trains a copy of the same policy on the same reward model; when it has sampled as many tokens as best-of-4 did for all prompts we measure it with
+# one sample per prompt, then again at the tokens of best-of-16 and of best-of-64. The operators of PPO are the package's: yours of level 2 should
+# give the same. The table is *your* `frontier_table`.
 #
-# **Predict before you run:** which of the seven rows has the best gold, which the best selecting score? Which rows are on the front of gold against *all* tokens (sampled, trained and judged)? At the tokens of best-of-64, is PPO past its peak?
+# **Predict before you run:** which of the seven rows has the best gold, which the best selecting score? Which rows are on the front of gold against
+# *all* tokens (sampled, trained and judged)? At the tokens of best-of-64, is PPO past its peak?
 
 # %%
 prediction_g = ""  # for example "best-of-16; PPO at 64; all best-of-N; yes"
@@ -980,16 +1028,19 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** an interval, with one seed (five follow below). Tokens are not seconds: a trained token takes a backward pass too, samples drawn side by side wait for the longest only, and the critic's and the reward model's own
-# training is in no column. Nor does it show PPO at its best: one $\beta$ and one learning rate, and stopped where the budget ends and not where your alarm of level 2 would have rung.
+# **What the figure cannot show:** an interval, with one seed (five follow below). Tokens are not seconds: a trained token takes a backward pass too,
+# samples drawn side by side wait for the longest only, and the critic's and the reward model's own training is in no column. Nor does it show PPO at
+# its best: one $\beta$ and one learning rate, and stopped where the budget ends and not where your alarm of level 2 would have rung.
 
 # %% [markdown]
 # ### Experiment H · Choosing, then training on what was chosen
 #
-# Rejection sampling in its other meaning: keep the best samples and fine-tune on them. The choice becomes part of the weights, and afterwards one sample is enough. Chosen samples are trained on as demonstrations whose provenance says which policy wrote
-# them, which judge chose them and by which rule. The rejected ones stay in the log: without it nobody can say later what the policy's law was, or which prompts gave nothing.
+# Rejection sampling in its other meaning: keep the best samples and fine-tune on them. The choice becomes part of the weights, and afterwards one
+# sample is enough. Chosen samples are trained on as demonstrations whose provenance says which policy wrote them, which judge chose them and by which
+# rule. The rejected ones stay in the log: without it nobody can say later what the policy's law was, or which prompts gave nothing.
 #
-# **Predict before you run:** a copy of the policy is fine-tuned on the best of 16 for each prompt. Where between best-of-1 and best-of-16 does a *single* sample of it land?
+# **Predict before you run:** a copy of the policy is fine-tuned on the best of 16 for each prompt. Where between best-of-1 and best-of-16 does a
+# *single* sample of it land?
 
 # %%
 prediction_h = ""
@@ -1041,9 +1092,11 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** what a second round would do. Each round samples from the policy that the last one made, so the selecting score is pushed on and its errors with it. It is the same frontier as PPO's, reached in larger steps.
+# **What the figure cannot show:** what a second round would do. Each round samples from the policy that the last one made, so the selecting score is
+# pushed on and its errors with it. It is the same frontier as PPO's, reached in larger steps.
 #
-# So selection and optimisation are two ways to spend on one score. Selection pays per question, stops anywhere and leaves no trace. Training pays once, is cheap per question afterwards, and what it has learned from the judge's errors stays.
+# So selection and optimisation are two ways to spend on one score. Selection pays per question, stops anywhere and leaves no trace. Training pays
+# once, is cheap per question afterwards, and what it has learned from the judge's errors stays.
 
 # %% [markdown]
 # ### The evidence, over five seeds
@@ -1098,29 +1151,38 @@ say(
 # ## Questions, marked by a person
 
 # %% [markdown]
-# **Q1.** A product page says: "Our new model solves 93 % of olympiad problems, the old one 74 %." In a footnote: "93 %: 1000 samples, learned reranker; 74 %: single sample." What can be concluded about the two *models*? Name the two further numbers that you would ask for, and
-# what each could show.
+# **Q1.** A product page says: "Our new model solves 93 % of olympiad problems, the old one 74 %." In a footnote: "93 %: 1000 samples, learned
+# reranker; 74 %: single sample." What can be concluded about the two *models*? Name the two further numbers that you would ask for, and what each
+# could show.
 
 # %% [markdown] ng="manual:question_budgets:3"
-# About the models, next to nothing: two budgets are compared, and the old model with 1000 samples and the same reranker might reach the same or more. Ask for (1) both models with a single sample, and (2) both at the same budget with the same
-# selector, consensus or reranker; pass@1000 of both would add what a perfect selector could reach, and so how much of the 93 % is due to the reranker. Beside each: sampled and judged tokens per problem, latency, and an interval, for there are few problems. *(Full marks: budgets
-# confounded with models; two comparisons at equal budget; each number with what it could show either way.)*
+# About the models, next to nothing: two budgets are compared, and the old model with 1000 samples and the same reranker might reach the same or more.
+# Ask for (1) both models with a single sample, and (2) both at the same budget with the same selector, consensus or reranker; pass@1000 of both would
+# add what a perfect selector could reach, and so how much of the 93 % is due to the reranker. Beside each: sampled and judged tokens per problem,
+# latency, and an interval, for there are few problems. *(Full marks: budgets confounded with models; two comparisons at equal budget; each number
+# with what it could show either way.)*
 
 # %% [markdown]
-# **Q2.** A colleague plots gold against KL for PPO and for best-of-N on one axis, best-of-N at $\log N-\frac{N-1}N$, and finds that best-of-N "buys more gold per nat". What is wrong with the axis, in which direction does it err, and which comparison would you make in its place?
+# **Q2.** A colleague plots gold against KL for PPO and for best-of-N on one axis, best-of-N at $\log N-\frac{N-1}N$, and finds that best-of-N "buys
+# more gold per nat". What is wrong with the axis, in which direction does it err, and which comparison would you make in its place?
 
 # %% [markdown] ng="manual:question_kl:3"
-# The formula is an upper bound of best-of-N's KL, and PPO's KL is an estimate from samples of its own policy: a bound and an estimate on one axis. Best-of-N stands too far to the right, so its true gold per nat is even higher than plotted; the colleague's conclusion
-# survives *this* error, but not with a number, and with ties or short answers the bound can be off by a large factor. Besides, nats are not what anybody pays. Compare at equal sampled tokens with training, inference and judge in separate columns, and gold with an interval over seeds. *(Full
-# marks: bound against estimate, the direction, a comparison at equal cost.)*
+# The formula is an upper bound of best-of-N's KL, and PPO's KL is an estimate from samples of its own policy: a bound and an estimate on one axis.
+# Best-of-N stands too far to the right, so its true gold per nat is even higher than plotted; the colleague's conclusion survives *this* error, but
+# not with a number, and with ties or short answers the bound can be off by a large factor. Besides, nats are not what anybody pays. Compare at equal
+# sampled tokens with training, inference and judge in separate columns, and gold with an interval over seeds. *(Full marks: bound against estimate,
+# the direction, a comparison at equal cost.)*
 
 # %% [markdown]
-# **Q3.** A report says: "Our system proposes programs, runs them, keeps the best and improves by itself over weeks. This is reinforcement learning of the language model." Which evidence in the report would convince you, and which observation would speak against it? Give an example of a
-# system where search and learning both happen.
+# **Q3.** A report says: "Our system proposes programs, runs them, keeps the best and improves by itself over weeks. This is reinforcement learning of
+# the language model." Which evidence in the report would convince you, and which observation would speak against it? Give an example of a system
+# where search and learning both happen.
 
 # %% [markdown] ng="manual:question_search:3"
-# Convincing: a statement that parameters were updated from the scores, with the objective, and different weight hashes before and after; or a fresh run *without* the archive of ancestors that starts better than the first one did. Against: equal hashes, or a fresh run without the archive
-# that starts from nothing again. Then what improved is the context and the archive: evolutionary search with a model as the source of proposals, as in AlphaEvolve. Both happen in AlphaProof: tree search with the network fixed, and then training on the proofs that the kernel has verified. *(Full
+# Convincing: a statement that parameters were updated from the scores, with the objective, and different weight hashes before and after; or a fresh
+# run *without* the archive of ancestors that starts better than the first one did. Against: equal hashes, or a fresh run without the archive that
+# starts from nothing again. Then what improved is the context and the archive: evolutionary search with a model as the source of proposals, as in
+# AlphaEvolve. Both happen in AlphaProof: tree search with the network fixed, and then training on the proofs that the kernel has verified. *(Full
 # marks: update of weights as the criterion, an observation that decides, an example with both parts told apart.)*
 
 # %% [markdown]
