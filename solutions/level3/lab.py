@@ -243,8 +243,9 @@ for p in tqdm(range(POOLS), desc="pools"):
         first_only[i, p] = float(best_of_n(toy_gold[p], toy_gold[p] + JUDGES["thin tails"][p], n))
 mean_worth = {name: w.mean(1).tolist() for name, w in worth.items()}
 top = max(range(len(steps_of_n)), key=lambda i: mean_worth["fat tails"][i])
+thin_end, fat_top, fat_end = mean_worth["thin tails"][-1], mean_worth["fat tails"][top], mean_worth["fat tails"][-1]
 figure, (left, right) = style.canvas(
-    2, title=f"Thin tails: gold reaches {mean_worth['thin tails'][-1]:.2f}. Fat tails: {mean_worth['fat tails'][top]:.2f} at N = {steps_of_n[top]}, then {mean_worth['fat tails'][-1]:.2f}"
+    2, title=f"Thin tails: gold reaches {thin_end:.2f}. Fat tails: {fat_top:.2f} at N = {steps_of_n[top]}, then {fat_end:.2f}"
 )
 for (name, values), colour, marker in zip(mean_worth.items(), (style.BLUE, style.ORANGE), style.MARKERS):
     left.plot(steps_of_n, values, color=colour, marker=marker, label=f"errors with {name}")
@@ -254,16 +255,17 @@ style.label(left, x="N", y="gold of the selected sample", title=f"mean over {POO
 style.label(right, x="N", y="standard deviation over pools", title="noise of the estimate, thin tails")
 for panel in (left, right):
     panel.set_xscale("log", base=2)
-    panel.set_ylim(0)
     panel.legend(frameon=False, fontsize=9)
+right.set_ylim(0)
 figure
 
 # %% tags=["experiment"]
 sixteen = steps_of_n.index(16)
 say(
-    f"**What came out.** From N = 1 to N = {POOL} gold changed by {mean_worth['thin tails'][-1] - mean_worth['thin tails'][0]:+.2f} with thin tails and by "
-    f"{mean_worth['fat tails'][-1] - mean_worth['fat tails'][0]:+.2f} with fat ones, whose maximum is {mean_worth['fat tails'][top]:.2f} at N = {steps_of_n[top]}. At N = 16 an estimate from the first samples has a standard "
-    f"deviation of {float(first_only[sixteen].std()):.2f}, one from all subsets of the same pool {float(worth['thin tails'][sixteen].std()):.2f}. You predicted: {prediction_a or 'nothing'}."
+    f"**What came out.** From N = 1 to N = {POOL} gold changed by {thin_end - mean_worth['thin tails'][0]:+.2f} with thin tails and by "
+    f"{fat_end - mean_worth['fat tails'][0]:+.2f} with fat ones, whose maximum is {fat_top:.2f} at N = {steps_of_n[top]}. At N = 16 an estimate from the "
+    f"first samples has a standard deviation of {float(first_only[sixteen].std()):.2f}, one from all subsets of the same pool "
+    f"{float(worth['thin tails'][sixteen].std()):.2f}. You predicted: {prediction_a or 'nothing'}."
 )
 
 # %% [markdown]
@@ -392,8 +394,9 @@ LAWS = {
 draws = [2**i for i in range(11)]
 exact = {name: [float(best_of_n_kl(*law, n)) for n in draws] for name, law in tqdm(LAWS.items(), desc="laws")}
 quoted = [math.log(n) - (n - 1) / n for n in draws]
-at = draws.index(64)
-figure, (panel,) = style.canvas(1, title=f"At N = 64 the formula says {quoted[at]:.2f} nats; exact: {min(e[at] for e in exact.values()):.2f} to {max(e[at] for e in exact.values()):.2f}")
+four, at = draws.index(4), draws.index(64)
+low, high = (extreme(values[at] for values in exact.values()) for extreme in (min, max))
+figure, (panel,) = style.canvas(1, title=f"At N = 64 the formula says {quoted[at]:.2f} nats; exact: {low:.2f} to {high:.2f}")
 panel.plot(draws, quoted, color=style.INK, linestyle="--", label="log N - (N - 1)/N")
 for (name, values), colour, marker in zip(exact.items(), style.CYCLE, style.MARKERS):
     panel.plot(draws, values, color=colour, marker=marker, markersize=5, label=name)
@@ -404,9 +407,12 @@ figure
 
 # %% tags=["experiment"]
 say(
-    "**What came out.** At N = 64:\n\n| law | exact, nats | formula / exact |\n|---|---|---|\n"
-    + "\n".join(f"| {name} | {values[at]:.3f} | {quoted[at] / values[at]:.2f} |" for name, values in exact.items())
-    + f"\n\nThe formula is {quoted[at]:.3f} for all of them. You predicted: {prediction_b or 'nothing'}."
+    "**What came out.**\n\n| law | exact, N = 4 | formula / exact | exact, N = 64 | formula / exact |\n|---|---|---|---|---|\n"
+    + "\n".join(
+        f"| {name} | {values[four]:.3f} | {quoted[four] / values[four]:.2f} | {values[at]:.3f} | {quoted[at] / values[at]:.2f} |"
+        for name, values in exact.items()
+    )
+    + f"\n\nThe formula says {quoted[four]:.3f} and {quoted[at]:.3f} nats. You predicted: {prediction_b or 'nothing'}."
 )
 
 # %% [markdown]
@@ -612,8 +618,10 @@ lengths = drawn_answers.action_mask.sum(1).view(QUESTIONS, DRAWN)
 budgets = three_budgets(totals, right_totals, step_scores, lengths, k=DRAWN // 4, n=DRAWN)
 stuck = sum(c > 0 and consensus(row) != answer for c, row, answer in zip(counts, totals, right_totals))
 say(
-    "**What came out.** The three numbers, each with its budget:\n\n" + "\n".join(f"- {row}; the user waits for {row.latency:.0f} tokens" for row in budgets)
-    + f"\n\nIn {stuck} of {QUESTIONS} questions the right total is in the pool and the consensus of all {DRAWN} is another. You predicted: {prediction_d or 'nothing'}."
+    "**What came out.** The three numbers, each with its budget:\n\n"
+    + "\n".join(f"- {row}; the user waits for {row.latency:.0f} tokens" for row in budgets)
+    + f"\n\nIn {stuck} of {QUESTIONS} questions the right total is in the pool and the consensus of all {DRAWN} is another. "
+    f"You predicted: {prediction_d or 'nothing'}."
 )
 
 # %% [markdown]
@@ -761,9 +769,12 @@ for place, goal in enumerate(tqdm(theorems, desc="theorems")):
 found_by = [sum(b <= budget for b, _ in proofs.values()) / len(theorems) for budget in search_calls]
 mean_calls = [sum(c) / len(theorems) for c in search_calls.values()]
 ticks = [10 ** (i / 4) for i in range(4, 1 + math.ceil(4 * math.log10(max(search_calls[DEPTH]))))]
-figure, (panel,) = style.canvas(1, title=f"Search proves {found_by[-1]:.0%} of {len(theorems)} theorems, whole attempts {len(sampled_at) / len(theorems):.0%} with as many kernel calls")
+by_attempts = [sum(c <= t for c in sampled_at.values()) / len(theorems) for t in ticks]
+figure, (panel,) = style.canvas(
+    1, title=f"Search proves {found_by[-1]:.0%} of {len(theorems)} theorems, whole attempts {by_attempts[-1]:.0%} with as many kernel calls"
+)
 panel.plot(mean_calls, found_by, color=style.BLUE, marker="o", label="search, budget 1 to 4")
-panel.plot(ticks, [sum(c <= t for c in sampled_at.values()) / len(theorems) for t in ticks], color=style.ORANGE, marker="s", markersize=4, label="independent whole attempts")
+panel.plot(ticks, by_attempts, color=style.ORANGE, marker="s", markersize=4, label="independent whole attempts")
 panel.set_xscale("log")
 panel.set_ylim(0, 1.05)
 style.label(panel, x="kernel calls per theorem (search: mean)", y="share of theorems proved")
@@ -777,8 +788,9 @@ for cost in sorted({proof_cost(proof) for _, proof in proofs.values()}):
     of_cost = [i for i, (_, proof) in proofs.items() if proof_cost(proof) == cost]
     rates.append(f"cost {cost}: {sum(i in sampled_at for i in of_cost)} of {len(of_cost)}")
 say(
-    f"**What came out.** Search proved {len(proofs)} of {len(theorems)} theorems with {sum(search_calls[DEPTH])} kernel calls at budget {DEPTH}. Of those, whole attempts with as many calls proved: {'; '.join(rates)}. A hardest one: "
-    f"**{theorems[hardest]}**, whose proof costs {proof_cost(proofs[hardest][1])}: `{proofs[hardest][1]}`. You predicted: {prediction_e or 'nothing'}."
+    f"**What came out.** Search proved {len(proofs)} of {len(theorems)} theorems with {sum(search_calls[DEPTH])} kernel calls at budget {DEPTH}. Of those, "
+    f"whole attempts with as many calls proved: {'; '.join(rates)}. A hardest one: **{theorems[hardest]}**, whose proof costs "
+    f"{proof_cost(proofs[hardest][1])}: `{proofs[hardest][1]}`. You predicted: {prediction_e or 'nothing'}."
 )
 
 # %% [markdown]
@@ -830,11 +842,12 @@ figure
 
 # %% tags=["experiment"]
 history = max(evolved, key=lambda h: h[-1].best.score)
-line = [c for c in ancestors(history[-1].best.id, history)] + [history[-1].best]
+line = [*ancestors(history[-1].best.id, history), history[-1].best]
 shown = [c for i, c in enumerate(line) if c.score > max((a.score for a in line[:i]), default=-math.inf)]
 fell = sum(b.best.score < a.best.score for h in evolved for a, b in zip(h, h[1:]))
 say(
-    f"**What came out.** {exact_runs} of {RUNS} runs found a formula without error; the best score fell in {fell} of {RUNS * GENERATIONS} steps to a next generation. The best program has {len(line) - 1} recorded ancestors. Those that were better than all before them:\n\n"
+    f"**What came out.** {exact_runs} of {RUNS} runs found a formula without error; the best score fell in {fell} of {RUNS * GENERATIONS} steps to a next "
+    f"generation. The best program has {len(line) - 1} recorded ancestors. Those that were better than all before them:\n\n"
     "| number | made by | program | error |\n|---|---|---|---|\n"
     + "\n".join(f"| {c.id} | {c.proposal} | `{c.program}` | {0.0 - c.score:.3g} |" for c in shown[-8:])
     + f"\n\nYou predicted: {prediction_f or 'nothing'}."
@@ -1008,23 +1021,29 @@ pool, trained = tables_of([live])
 rows = with_every_ppo({size: frontier_table(pool, ppo, sizes) for size, ppo in trained.items()})
 names = [r["method"] for r in rows[: len(sizes)]] + [f"PPO, tokens of best-of-{size}" for size in trained]
 best_gold, best_score = (max(range(len(rows)), key=lambda i: rows[i][key]) for key in ("gold", "score"))
-pictures.frontier(rows, title=f"One seed: best gold {rows[best_gold]['gold']:.2f} by {names[best_gold]}, best score {rows[best_score]['score']:.2f} by {names[best_score]}")
+pictures.frontier(
+    rows,
+    title=f"One seed: best gold {rows[best_gold]['gold']:.2f} by {names[best_gold]}, best score {rows[best_score]['score']:.2f} by {names[best_score]}",
+)
 
 # %% tags=["experiment"]
 def as_text(rows, names):
     head = "| method | sampled | trained | judged | total | latency | score | gold | diversity | front |\n|" + "---|" * 10 + "\n"
     return head + "\n".join(
-        f"| {name} | {r['sampled']:.0f} | {r['trained']:.0f} | {r['judged']:.0f} | {r['total']:.0f} | {r['latency']:.1f} | {r['score']:.2f} | {r['gold']:.2f} | {r['diversity']:.2f} | {'yes' if r['front'] else ''} |"
+        f"| {name} | {r['sampled']:.0f} | {r['trained']:.0f} | {r['judged']:.0f} | {r['total']:.0f} | {r['latency']:.1f} | {r['score']:.2f} "
+        f"| {r['gold']:.2f} | {r['diversity']:.2f} | {'yes' if r['front'] else ''} |"
         for name, r in zip(names, rows)
     )
 
 
 largest, most_trained = rows[len(sizes) - 1], rows[-1]
-training = most_trained["total"] - float(trained[max(trained)]["tokens"].sum())
-rounds = training / (largest["total"] - float(trained[max(trained)]["tokens"].sum()))
+one_round = float(trained[max(trained)]["tokens"].sum())  # PPO answering all prompts once more, after its training
+training = most_trained["total"] - one_round
+rounds = training / (largest["total"] - one_round)
 say(
-    f"**What came out.**\n\n{as_text(rows, names)}\n\nThe weights of the policy that selection drew from are the same before and after: **{unchanged}**. PPO's training to the end cost {training:.0f} tokens. After {rounds:.1f} rounds of {prompts} questions it has been "
-    f"cheaper than {names[len(sizes) - 1]}, whatever its answers are worth. You predicted: {prediction_g or 'nothing'}."
+    f"**What came out.**\n\n{as_text(rows, names)}\n\nThe weights of the policy that selection drew from are the same before and after: **{unchanged}**. "
+    f"PPO's training to the end cost {training:.0f} tokens. After {rounds:.1f} rounds of {prompts} questions it has been cheaper than {names[len(sizes) - 1]}, "
+    f"whatever its answers are worth. You predicted: {prediction_g or 'nothing'}."
 )
 
 # %% [markdown]
@@ -1077,7 +1096,9 @@ once = frontier_table(pool, stack_trained([after_sft], sampled=[spent], trained=
 rows_h = rows[: len(sizes)] + [once]
 figure, (panel,) = style.canvas(1, title=f"One sample after fine-tuning on the best of {GROUP}: gold {once['gold']:.2f}; best-of-1 before: {rows[0]['gold']:.2f}")
 for key, colour, hatch, shift in (("score", style.ORANGE, "", -0.2), ("gold", style.GREEN, "//", 0.2)):
-    panel.bar([i + shift for i in range(len(rows_h))], [r[key] for r in rows_h], width=0.38, color=colour, hatch=hatch, edgecolor="white", label={"score": "selecting score"}.get(key, key))
+    name = {"score": "selecting score"}.get(key, key)
+    places, heights = [i + shift for i in range(len(rows_h))], [r[key] for r in rows_h]
+    panel.bar(places, heights, width=0.38, color=colour, hatch=hatch, edgecolor="white", label=name)
 panel.axhline(0, color=style.GREY, linewidth=0.8)
 panel.set_xticks(range(len(rows_h)), [r["method"] for r in rows[: len(sizes)]] + [f"best-of-{GROUP},\nthen SFT"])
 style.label(panel, x="", y="score: z units; gold: utility")
@@ -1087,8 +1108,9 @@ figure
 # %% tags=["experiment"]
 first = selection.chosen[0]
 say(
-    f"**What came out.** {as_text([once], [f'best-of-{GROUP}, SFT, one sample'])}\n\nThe log holds {len(selection.log)} samples, {len(selection.rejected)} of them rejected. The first demonstration: `{reviews.text(first.prompt + first.response)}`, with the provenance "
-    f"`{first.provenance}`. You predicted: {prediction_h or 'nothing'}."
+    f"**What came out.**\n\n{as_text([once], [f'best-of-{GROUP}, SFT, one sample'])}\n\nThe log holds {len(selection.log)} samples, {len(selection.rejected)} of "
+    f"them rejected. The first demonstration: `{reviews.text(first.prompt + first.response)}`, with the provenance `{first.provenance}`. "
+    f"You predicted: {prediction_h or 'nothing'}."
 )
 
 # %% [markdown]
@@ -1116,18 +1138,21 @@ measured = with_every_ppo(tables)
 measured_names = [r["method"] for r in measured if r["method"] != "ppo"] + [f"PPO, tokens of best-of-{size}" for size in tables]
 on_front = [name for name, r in zip(measured_names, measured) if r["front"]]
 seeds = evidence["outcomes"]
-pictures.frontier(measured, title=f"{len(seeds)} seeds: {len(on_front)} of {len(measured)} rows are on the front, {sum('PPO' in name for name in on_front)} of them PPO")
+of_ppo = sum("PPO" in name for name in on_front)
+pictures.frontier(measured, title=f"{len(seeds)} seeds: {len(on_front)} of {len(measured)} rows are on the front, {of_ppo} of them PPO")
 
 # %% tags=["experiment"]
 final = tables[64]
 pictures.score_against_gold(
     measured,
-    title=f"From N = 16 to 64 the score gains {final[3]['score'] - final[2]['score']:.2f}, gold {final[3]['gold'] - final[2]['gold']:.2f}; PPO's score ends highest, its gold does not",
+    title=f"From N = 16 to 64 the score gains {final[3]['score'] - final[2]['score']:.2f}, gold {final[3]['gold'] - final[2]['gold']:.2f}; "
+    f"PPO ends at score {final[4]['score']:.2f}, gold {final[4]['gold']:.2f}",
     unit="selecting score: z units; gold: utility",
 )
 
 # %% tags=["experiment"]
-pictures.diversity_and_latency(measured, title=f"Best-of-64 makes a user wait for {final[3]['latency']:.0f} tokens, best-of-1 for {final[0]['latency']:.0f}, PPO for {final[4]['latency']:.0f}")
+waits = [f"{final[i]['latency']:.0f} tokens with {final[i]['method']}" for i in (0, 3, 4)]
+pictures.diversity_and_latency(measured, title=f"A user waits for {', '.join(waits)}")
 
 # %% [markdown]
 # In the last two figures PPO stands three times: trained with the tokens of best-of-4, of best-of-16, of best-of-64.
@@ -1138,14 +1163,21 @@ def gold_of(outcome, method):
 
 
 ahead = bootstrap_mean([gold_of(o, "best-of-64") - gold_of(o, "ppo") for o in seeds], level=0.95, seed=0)
-past_peak = sum(o["rows"]["64"][-1]["gold"] < o["rows"]["16"][-1]["gold"] and o["rows"]["64"][-1]["score"] > o["rows"]["16"][-1]["score"] for o in seeds)
+ends = [(o["rows"]["16"][-1], o["rows"]["64"][-1]) for o in seeds]  # PPO at the tokens of best-of-16 and of best-of-64
+past_peak = sum(late["gold"] < early["gold"] and late["score"] > early["score"] for early, late in ends)
 turned = sum(o["curve"]["gold"][-1] < max(o["curve"]["gold"]) for o in seeds)
 say(
-    f"**What was measured.** {as_text(measured, measured_names)}\n\nAt the sampled tokens of best-of-64, the gold of best-of-64 is ahead of PPO's by {ahead} (95 % bootstrap interval over seeds). From the tokens of best-of-16 to those of best-of-64 PPO's score rose and its gold fell in "
-    f"{past_peak} of {len(seeds)} seeds. Best-of-N's own gold, estimated from all subsets of the pool, was past its maximum at N = 64 in {turned} of {len(seeds)}. On the front: {', '.join(on_front)}.\n\n"
-    "**What it cannot show:** that selection beats optimisation. It shows one task, one reward model of a thousand comparisons, one setting of PPO, and a bill for 128 questions. Ask a hundred times as many, and PPO's training is divided among them while best-of-64 pays "
-    "for each; take a better reward model, and both go further before they turn. What carries over is the form: equal sampled tokens, every cost in its own column, gold beside the score, intervals over seeds, and no row left out."
+    f"**What was measured.**\n\n{as_text(measured, measured_names)}\n\nAt the sampled tokens of best-of-64, the gold of best-of-64 is ahead of PPO's by {ahead} "
+    f"(95 % bootstrap interval over seeds). From the tokens of best-of-16 to those of best-of-64 PPO's score rose and its gold fell in {past_peak} of {len(seeds)} "
+    f"seeds. Best-of-N's own gold, estimated from all subsets of the pool, was past its maximum at N = 64 in {turned} of {len(seeds)}. "
+    f"On the front: {', '.join(on_front)}."
 )
+
+# %% [markdown]
+# **What it cannot show:** that selection beats optimisation. It shows one task, one reward model of a thousand comparisons, one setting of PPO, and a
+# bill for 128 questions. Ask a hundred times as many, and PPO's training is divided among them while best-of-64 pays for each; take a better reward
+# model, and both go further before they turn. What carries over is the form: equal sampled tokens, every cost in its own column, gold beside the score,
+# intervals over seeds, and no row left out.
 
 # %% [markdown]
 # ## Questions, marked by a person
