@@ -93,12 +93,12 @@ def the_alarm_is_in_time_and_quiet_when_healthy(recorded_runs, draw):
 
 @invariant("L2.18", hidden=True, home="autograder.hidden.level2_package")
 def gold_follows_the_root_of_kl_before_the_peak(recorded_runs, draw):
-    """On the runs' own points up to the peak of gold the line in sqrt(KL) has a slope of four standard errors or more in eight of ten pushed runs: an observation about these runs."""
+    """On the runs' own points up to the peak of gold the line in sqrt(KL) has a slope of three standard errors or more in eight of ten pushed runs: an observation about these runs."""
     from course.evidence.sqrt_kl import fit_sqrt_kl
 
     clear = []
     for run in runs_of(recorded_runs, False):
         points = [(e["kl"], g) for e, g in zip(run["history"], run["gold"]) if e["kl"] >= 0][: peak_of(run) + 1]
         fit = fit_sqrt_kl([x for x, _ in points], [y for _, y in points])
-        clear.append(fit.a > 4 * fit.a_error)
+        clear.append(fit.a > 3 * fit.a_error)
     expect(sum(clear) / len(clear), "share of pushed runs with a clear slope").at_least(0.8)

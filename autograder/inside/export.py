@@ -72,8 +72,8 @@ def _calls(namespace, name, numbers, call_seconds, inputs: Path, outputs: Path) 
             signal.setitimer(signal.ITIMER_PROF, call_seconds)
             try:
                 value = {"value": execute(namespace[name], call)}
-                if any(isinstance(a, codec.Candidate) for a in call.args):
-                    value = {"value": None}  # what a test says is whether it raises
+                if name.startswith("test_"):
+                    value = {"value": None}  # what a student's test says is whether it raises
                 temporary = outputs / f"{number}.part"
                 codec.save(temporary, value)
             finally:

@@ -1335,3 +1335,94 @@ def measured_on_the_old_policy(seed, new, held_out, **given):
 
     old = reviews.responses(held_out.tokens[:, :3], refresh.OLD_POLICY, seed)
     return refresh.compare_refresh(seed, new, old, **given)
+
+
+# ---------------------------------------------------------------- L2.20 and L2.18: outcomes on record
+
+
+def _record():
+    from autograder.hidden.level2_package import recorded_runs
+
+    return recorded_runs()
+
+
+def _with_runs(change, keep=lambda run: True):
+    """The record with change(run) for every run that is kept."""
+    record = _record()
+    return {**record, "runs": [change(run) for run in record["runs"] if keep(run)]}
+
+
+def _entries(run, **made):
+    return {**run, "history": [{**e, **{k: f(i, e) for k, f in made.items()}} for i, e in enumerate(run["history"])]}
+
+
+@mutant(of="recorded_runs", kills="L2.20")
+def four_seeds_only():
+    """This looks like a record of four seeds: with so few an alarm may be in time by luck."""
+    return _with_runs(dict, lambda run: run["seed"] < 4)
+
+
+@mutant(of="recorded_runs", kills="L2.20")
+def one_run_many_times():
+    """This looks like one run under ten seeds."""
+    first = {run["healthy"]: run for run in reversed(_record()["runs"])}
+    return _with_runs(lambda run: {**first[run["healthy"]], "seed": run["seed"]})
+
+
+@mutant(of="recorded_runs", kills="L2.20")
+def gold_never_fell():
+    """This looks like runs that were stopped at gold's peak: nothing has been over-optimised."""
+    return _with_runs(lambda run: {**run, "gold": sorted(run["gold"])})
+
+
+@mutant(of="recorded_runs", kills="L2.20")
+def the_reward_fell_too():
+    """This looks like runs that broke down: the training reward fell with gold, so anybody would have seen it."""
+
+    def change(run):
+        reward = list(run["gold"]) if not run["healthy"] else run["training_reward"]
+        return {**run, "training_reward": [r + 1e-3 * (i % 3) for i, r in enumerate(reward)]}
+
+    return _with_runs(change)
+
+
+@mutant(of="recorded_runs", kills="L2.20")
+def healthy_runs_hack_too():
+    """This looks like healthy runs that were not healthy."""
+    return _with_runs(lambda run: {**run, "gold": [g - 0.1 * max(0, i - 8) for i, g in enumerate(run["gold"])]})
+
+
+@mutant(of="recorded_runs", kills="L2.20")
+def reward_as_the_heldout_score():
+    """This looks like the training reward in the history, under the name of the held-out judge."""
+    return _with_runs(lambda run: _entries(run, heldout_score=lambda i, e: 2.0 * run["training_reward"][i] - 1.0))
+
+
+@mutant(of="recorded_runs", kills="L2.20")
+def gold_in_the_history():
+    """This looks like histories with gold in them."""
+    return _with_runs(lambda run: _entries(run, gold=lambda i, e: run["gold"][i]))
+
+
+@mutant(of="recorded_runs", kills="L2.20")
+def auditor_led_astray():
+    """This looks like a held-out judge that is fooled along with the reward: it keeps rising, and no alarm comes."""
+    return _with_runs(lambda run: _entries(run, heldout_score=lambda i, e: 0.2 * e["kl"] + 0.01 * (i % 2)))
+
+
+@mutant(of="recorded_runs", kills="L2.20")
+def jumpy_when_healthy():
+    """This looks like healthy runs that drift as far as pushed ones: the detector cries there too."""
+    return _with_runs(lambda run: _entries(run, kl=lambda i, e: e["kl"] + 1.5 * i + 0.1 * (i % 2)))
+
+
+@mutant(of="recorded_runs", kills="L2.18")
+def points_of_another_run():
+    """This looks like the points of another run: KL and gold do not belong together."""
+    return _with_runs(lambda run: {**run, "gold": [(-1.0) ** i for i in range(len(run["gold"]) - 1)] + [1.5]})
+
+
+@mutant(of="recorded_runs", kills="L2.18")
+def kl_forgotten():
+    """This looks like a run whose KL was not measured: a constant has no slope."""
+    return _with_runs(lambda run: _entries(run, kl=lambda i, e: 1.0))

@@ -310,7 +310,7 @@ def test_generalized_advantage_estimation(gae):
     ).bool()
     ends = {  # (row, step) -> terminated, truncated
         (0, 2): (1, 0), (0, 5): (0, 1), (0, 7): (1, 0), (1, 2): (0, 1), (1, 6): (0, 1),
-        (2, 1): (1, 0), (2, 4): (0, 1), (2, 7): (0, 1), (3, 2): (0, 1), (4, 5): (1, 0),
+        (2, 1): (1, 0), (2, 4): (0, 1), (2, 7): (0, 1), (3, 2): (0, 1), (4, 5): (1, 1),
     }  # fmt: skip
     terminated, truncated = torch.zeros_like(mask), torch.zeros_like(mask)
     for (row, step), (over, cut) in ends.items():
