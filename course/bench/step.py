@@ -1,12 +1,14 @@
 """One iteration of each training loop against TRL's trainer for it, with equal weights and the same work.
 
-Equal are the model, the rows and their tokens, the sampled tokens and the optimiser's steps; TRL's callback hands the turn over after
+Equal are the model, the tokens that are sampled and trained on, and the optimiser's steps. TRL's callback hands the turn over after
 each of its iterations, so that both see the same machine. Times are the processor's, medians over the turns of one thread.
+What TRL builds before its first step (tokenised data, trainers) is not counted; what our loops build in a call is.
 """
 
 import os
 import tempfile
 import time
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -14,6 +16,7 @@ from types import ModuleType
 from typing import Any, Callable
 
 from torch import Tensor, nn
+from transformers import PrinterCallback, TrainerCallback
 import torch
 
 from course.credit.groups import group_relative_advantages, leave_one_out_advantages
@@ -102,7 +105,9 @@ def _trl() -> ModuleType:
         raise ImportError(NO_TRL) from error
     import transformers
 
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     datasets.disable_progress_bars()
     return trl
 
@@ -122,38 +127,55 @@ def _row(trl: ModuleType, name: str, case: Callable[[Kit], Case]) -> dict:
         decoder.save_pretrained(folder, {"pad_token_id": PAD, "eos_token_id": END})
         kit = Kit(trl, _tokenizer(), folder, decoder)
         make, per, ours = case(kit)
-        turns = _turns(per, ours)
-        make(turns).train()
+        turns = Turns(per, ours)
+        trainer = make(turns)
+        trainer.remove_callback(PrinterCallback)  # the rows are all that this prints
+        turns.watch()
+        try:
+            trainer.train()
+        finally:
+            turns.hook.remove()
     return {
         "case": f"{name}, one iteration", "ours": median(turns.ours) * 1e3, "other": median(turns.theirs) * 1e3,
         "other_name": f"trl {trl.__version__}", "ratio": median(turns.ours) / median(turns.theirs),
     }  # fmt: skip
 
 
-def _turns(per: int, ours: Callable[[], None]) -> Any:
-    from transformers import TrainerCallback
+class Turns(TrainerCallback):
+    """After each iteration of TRL's trainer one of ours. The first WARM are not timed; in them the trained tokens are counted."""
 
-    class Turns(TrainerCallback):
-        """After each iteration of TRL's trainer, one of ours; the first ones are not counted."""
+    def __init__(self, per: int, ours: Callable[[], None]) -> None:
+        self.per, self.run_ours = per, ours
+        self.ours: list[float] = []
+        self.theirs: list[float] = []
+        self.steps, self.begin, self.our_turn = 0, 0.0, False
+        self.tokens = {False: 0, True: 0}  # by our_turn
 
-        def __init__(self) -> None:
-            self.ours: list[float] = []
-            self.theirs: list[float] = []
-            self.done, self.begin = 0, 0.0
+    def count(self, module: nn.Module, _: Any, output: Any) -> None:
+        if isinstance(module, nn.Embedding) and output.requires_grad:
+            self.tokens[self.our_turn] += output.shape[:-1].numel()
 
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            self.done += 1
-            if self.done % per:
-                return
-            end = time.process_time()
-            ours()
-            after = time.process_time()
-            if self.done > WARM * per:
-                self.theirs.append(end - self.begin)
-                self.ours.append(after - end)
-            self.begin = time.process_time()
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.steps += 1
+        if self.steps % self.per:
+            return
+        end = time.process_time()
+        self.our_turn = True
+        self.run_ours()
+        self.our_turn = False
+        after = time.process_time()
+        if self.steps > WARM * self.per:
+            self.theirs.append(end - self.begin)
+            self.ours.append(after - end)
+        elif self.steps == WARM * self.per:
+            self.hook.remove()
+            if self.tokens[True] != self.tokens[False]:
+                raise RuntimeError(f"the work differs: {self.tokens[True]} tokens trained on here, {self.tokens[False]} there")
+        self.begin = time.process_time()
 
-    return Turns()
+    def watch(self) -> None:
+        """Count the tokens that pass any embedding with a gradient, whoever's it is, until the warm-up is over."""
+        self.hook = nn.modules.module.register_module_forward_hook(self.count)
 
 
 # ------------------------------------------------------------------ data
@@ -225,7 +247,9 @@ def _sft(kit: Kit) -> Case:
         for _ in sft(kit.decoder, batch, loss=loss, steps=STEPS, lr=LR, batch_size=ROWS, seed=0, learner=learner):
             pass
 
-    args = kit.config("SFTConfig", per_device_train_batch_size=ROWS, max_steps=STEPS * (WARM + ROUNDS), max_length=CONFIG.max_length)
+    args = kit.config(
+        "SFTConfig", per_device_train_batch_size=ROWS, max_steps=STEPS * (WARM + ROUNDS), max_length=CONFIG.max_length
+    )
     return partial(_trainer, kit, "SFTTrainer", kit.llama(), args, _dataset(input_ids=ids.tolist())), STEPS, ours
 
 
@@ -243,13 +267,23 @@ def _reward_model(kit: Kit) -> Case:
     def ours() -> None:
         learner.step = 0
         steps = reward_model(
-            model, comparisons, loss=pairwise_reward_loss, steps=STEPS, lr=LR, batch_size=PAIRS, seed=0, pad_id=PAD, learner=learner
+            model,
+            comparisons,
+            loss=pairwise_reward_loss,
+            steps=STEPS,
+            lr=LR,
+            batch_size=PAIRS,
+            seed=0,
+            pad_id=PAD,
+            learner=learner,
         )
         for _ in steps:
             pass
 
     data = _dataset(chosen_ids=torch.cat([prompts, chosen], 1).tolist(), rejected_ids=torch.cat([prompts, rejected], 1).tolist())
-    args = kit.config("RewardConfig", per_device_train_batch_size=PAIRS, max_steps=STEPS * (WARM + ROUNDS), max_length=CONFIG.max_length)
+    args = kit.config(
+        "RewardConfig", per_device_train_batch_size=PAIRS, max_steps=STEPS * (WARM + ROUNDS), max_length=CONFIG.max_length
+    )
     return partial(_trainer, kit, "RewardTrainer", kit.llama("LlamaForSequenceClassification"), args, data), STEPS, ours
 
 
@@ -265,14 +299,21 @@ def _dpo(kit: Kit) -> Case:
     def ours() -> None:
         learner.step = 0
         steps = direct_alignment(
-            kit.decoder, reference, comparisons, loss=loss, steps=STEPS, lr=LR, batch_size=PAIRS, seed=0, pad_id=PAD, learner=learner
+            kit.decoder,
+            reference,
+            comparisons,
+            loss=loss,
+            steps=STEPS,
+            lr=LR,
+            batch_size=PAIRS,
+            seed=0,
+            pad_id=PAD,
+            learner=learner,
         )
         for _ in steps:
             pass
 
-    told = dict(
-        prompt=[text + " " for text in _texts(prompts)], chosen=_texts(chosen[:, :-1]), rejected=_texts(rejected[:, :-1])
-    )
+    told = dict(prompt=[text + " " for text in _texts(prompts)], chosen=_texts(chosen[:, :-1]), rejected=_texts(rejected[:, :-1]))
     args = kit.config(
         "DPOConfig", per_device_train_batch_size=PAIRS, max_steps=STEPS * (WARM + ROUNDS), max_length=CONFIG.max_length, beta=0.1
     )
@@ -317,9 +358,7 @@ def _ppo(kit: Kit) -> Case:
 
     critic, judge = (ScalarHead(Decoder(CONFIG, seed=0), seed=seed) for seed in (0, 1))
     reward = RewardModel(judge.requires_grad_(False), score=last_token_score, over="sequence")
-    operators = PpoOperators(
-        shaped_token_rewards, generalized_advantage_estimation, whiten, ppo_actor_loss, critic_loss
-    )
+    operators = PpoOperators(shaped_token_rewards, generalized_advantage_estimation, whiten, ppo_actor_loss, critic_loss)
     steps = ppo(
         Learner({"actor": kit.decoder, "critic": critic}, lr=LR), Decoder(CONFIG, seed=0), reward,
         lambda step: _ids(SEQUENCES, PROMPT, step), operators=operators,
@@ -333,7 +372,16 @@ def _ppo(kit: Kit) -> Case:
             total_episodes=SEQUENCES * (WARM + ROUNDS), stop_token_id=None, logging_strategy="steps", logging_steps=10**6,
         )  # fmt: skip
         plain = kit.config("SFTConfig")
-        names = ("output_dir", "learning_rate", "lr_scheduler_type", "max_grad_norm", "report_to", "seed", "disable_tqdm", "use_cpu")
+        names = (
+            "output_dir",
+            "learning_rate",
+            "lr_scheduler_type",
+            "max_grad_norm",
+            "report_to",
+            "seed",
+            "disable_tqdm",
+            "use_cpu",
+        )
         value, judge = (kit.llama("LlamaForSequenceClassification") for _ in range(2))
         data = _dataset(input_ids=_ids(SEQUENCES * (WARM + ROUNDS), PROMPT, 1).tolist())
         return PPOTrainer(

@@ -508,7 +508,7 @@ prediction_c = ""
 from course.feedback.process import compare_selection
 
 with tqdm(total=1, desc="decoder, outcome model, process model") as bar:
-    compared = compare_selection(SEED, training_traces=200 if FAST else 2000, problems=16 if FAST else 128, steps=20 if FAST else 200)
+    compared = compare_selection(SEED, training_traces=200 if FAST else 2000, problems=16 if FAST else 128, steps=20 if FAST else 300)
     bar.update()
 share = {(row.method, row.n): row for row in compared}
 sizes_c = sorted({row.n for row in compared})
@@ -553,11 +553,11 @@ say(
 # 64, 93 % with a learned reranker over 1000 samples [D]. They are three systems, which differ a hundredfold and more in what an answer costs; how the
 # reranker was trained is not disclosed [U].
 #
-# We sum again, with a solver that slips more often. One pool of samples, read in three ways: the first sample; *your* `consensus` over the first $k$;
-# the best of the first $N$ by *your* `process_score` of a learned process model. *Your* `pass_at_k` says what a perfect selector would reach.
+# We sum again, with the solver of Experiment C. One pool of samples, read in three ways: the first sample; *your* `consensus` over the first $k$; the best
+# of the first $N$ by *your* `process_score` of a learned process model. *Your* `pass_at_k` says what a perfect selector would reach.
 #
-# **Predict before you run:** what gains more from 1 to 32 samples, consensus or the reranker? Where is the consensus wrong however many samples it
-# gets?
+# **Predict before you run:** what gains more from 1 to 32 samples, consensus or the reranker? For which kind of mistake is a vote no help, however many
+# samples it gets?
 
 # %%
 prediction_d = ""
@@ -569,17 +569,18 @@ from course.models.heads import ScalarHead
 from course.search.consensus import three_budgets
 from course.tasks import arithmetic
 
-QUESTIONS, DRAWN, FIT = (8, 8, 10) if FAST else (128, 32, 200)
-solver = arithmetic.Solver("hurried", slip=0.45, mend=0.15)
+QUESTIONS, DRAWN, FIT = (8, 8, (10, 10)) if FAST else (128, 32, (400, 300))
+solver = arithmetic.SLOPPY
 asked = arithmetic.problems(QUESTIONS, SEED + 1)
 written = arithmetic.responses(arithmetic.problems(200 if FAST else 2000, SEED + 2), solver, SEED + 2)
 drawn_answers = arithmetic.pool(asked, DRAWN, solver, SEED + 3)
 with tqdm(total=2, desc="decoder, process model") as bar:
-    trunk = language_decoder(written, arithmetic.VOCAB_SIZE, steps=FIT, seed=SEED)
+    trunk = language_decoder(written, arithmetic.VOCAB_SIZE, steps=FIT[0], seed=SEED)
     bar.update()
     judge = fit_process_model(
-        ScalarHead(trunk, SEED), arithmetic.traces(written, solver.version), pad_id=arithmetic.PAD, step_end_id=arithmetic.STOP, steps=FIT, seed=SEED
-    )
+        ScalarHead(trunk, SEED), arithmetic.traces(written, solver.version), pad_id=arithmetic.PAD, step_end_id=arithmetic.STOP, steps=FIT[1],
+        seed=SEED,
+    )  # fmt: skip
     bar.update()
 with torch.no_grad():
     step_logits = judge.step_logits(drawn_answers)  # +inf where a solution has no further step
@@ -625,7 +626,8 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** which of the three to use. At the same number of samples the reranker also reads every one of them, and its labels
+# **What the figure cannot show:** which of the three to use. This solver's slips are independent, which is when a vote is at its best; a mistake that most
+# samples share survives every vote, and a judge might catch it. At the same number of samples the reranker also reads every one of them, and its labels
 # had to be bought first. Consensus needs answers that can be compared at all: nobody takes a vote over essays. And pass@$N$ is not a method but a
 # ceiling: it belongs to whoever already knows the answer.
 
@@ -808,7 +810,8 @@ say(
 # Here the proposals are random changes and crossings of small formulas, and the evaluator is the squared error on eleven points of
 # $\max(x^2-2x,\;3-x)$. The comparison draws as many fresh formulas and keeps the best.
 #
-# **Predict before you run:** how many of the runs find the formula exactly? Can the best error ever rise from one generation to the next?
+# **Predict before you run:** how many of five runs come below an error of 0.001? How many of blind sampling? Can the best error ever rise from one
+# generation to the next?
 
 # %%
 prediction_f = ""
@@ -828,12 +831,14 @@ for run in tqdm(range(RUNS), desc="runs"):
         best_so_far = max(best_so_far, candidate.score)
         errors.append(-best_so_far)
     blind.append(errors)
-exact_runs = sum(history[-1].best.score > -1e-9 for history in evolved)
-figure, (panel,) = style.canvas(1, title=f"Evolution finds the formula in {exact_runs} of {RUNS} runs, blind sampling in {sum(e[-1] < 1e-9 for e in blind)}")
+exact_runs = sum(-history[-1].best.score < 1e-3 for history in evolved)
+figure, (panel,) = style.canvas(
+    1, title=f"Error below 0.001: {exact_runs} of {RUNS} runs of evolution, {sum(e[-1] < 1e-3 for e in blind)} of blind sampling"
+)
 for run in range(RUNS):
     panel.plot([g.evaluations for g in evolved[run]], [-g.best.score for g in evolved[run]], color=style.BLUE, label=None if run else "evolution")
     panel.plot(range(1, len(blind[run]) + 1), blind[run], color=style.ORANGE, linestyle="--", label=None if run else "fresh formulas, keep the best")
-panel.set_yscale("symlog", linthresh=0.01)
+panel.set_yscale("symlog", linthresh=1e-3)
 panel.set_xscale("log")
 panel.set_ylim(bottom=0)
 style.label(panel, x="programs executed", y="error of the best program so far", title=f"{RUNS} runs each")
@@ -846,7 +851,7 @@ line = [*ancestors(history[-1].best.id, history), history[-1].best]
 shown = [c for i, c in enumerate(line) if c.score > max((a.score for a in line[:i]), default=-math.inf)]
 fell = sum(b.best.score < a.best.score for h in evolved for a, b in zip(h, h[1:]))
 say(
-    f"**What came out.** {exact_runs} of {RUNS} runs found a formula without error; the best score fell in {fell} of {RUNS * GENERATIONS} steps to a next "
+    f"**What came out.** {exact_runs} of {RUNS} runs found a formula with an error below 0.001; the best score fell in {fell} of {RUNS * GENERATIONS} steps to a next "
     f"generation. The best program has {len(line) - 1} recorded ancestors. Those that were better than all before them:\n\n"
     "| number | made by | program | error |\n|---|---|---|---|\n"
     + "\n".join(f"| {c.id} | {c.proposal} | `{c.program}` | {0.0 - c.score:.3g} |" for c in shown[-8:])
@@ -1176,8 +1181,8 @@ say(
 # %% [markdown]
 # **What it cannot show:** that selection beats optimisation. It shows one task, one reward model of a thousand comparisons, one setting of PPO, and a
 # bill for 128 questions. Ask a hundred times as many, and PPO's training is divided among them while best-of-64 pays for each; take a better reward
-# model, and both go further before they turn. What carries over is the form: equal sampled tokens, every cost in its own column, gold beside the score,
-# intervals over seeds, and no row left out.
+# model, and both go further before they turn. What carries over is the form: equal sampled tokens, every cost in its own column, gold beside the
+# score, intervals over seeds, and no row left out.
 
 # %% [markdown]
 # ## Questions, marked by a person
