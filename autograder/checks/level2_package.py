@@ -500,9 +500,7 @@ def the_update_has_a_learned_baseline_and_a_price_of_kl(policy_gradient, draw):
         return returns - values
 
     config = PolicyGradientConfig(beta=beta, group_size=2, critic_weight=0.6, clip_norm=1e9)
-    run.policy_gradient(
-        direct(policy_gradient), config, advantages=advantages, loss=sum_over_tokens, critic_loss=half_square
-    )
+    run.policy_gradient(direct(policy_gradient), config, advantages=advantages, loss=sum_over_tokens, critic_loss=half_square)
     batch, actor, critic = run.batches[0], run.actors[0], run.critics[0]
     returns, values = priced(run, beta), first_values(critic, batch)
     expect(told[0][0].double(), "the returns").close_to(returns.double(), rtol=CLOSE)
@@ -527,9 +525,7 @@ def there_is_no_ratio(policy_gradient, draw):
         return sum_over_tokens(logp, advantage, mask, responses)
 
     config = PolicyGradientConfig(beta=0.1, group_size=2, minibatches=3, clip_norm=1e9)
-    run.policy_gradient(
-        direct(policy_gradient), config, advantages=lambda r, g, v: r - v, loss=loss, critic_loss=half_square
-    )
+    run.policy_gradient(direct(policy_gradient), config, advantages=lambda r, g, v: r - v, loss=loss, critic_loss=half_square)
     batch = run.batches[0]
     credit = priced(run, 0.1) - first_values(run.critics[0], batch).detach()
     actor, given, responses = seen[-1]
@@ -617,13 +613,7 @@ def tokens_get_the_steps_that_end_at_or_after_them(process_advantages, draw):
         dirty = torch.where(ends < 0, math.nan, rewards)
         z = normalised_steps(rewards.tolist(), ends.tolist(), groups.tolist(), scale)
         wanted = scalar(
-            [
-                [
-                    math.fsum(z[b][k] for k in range(3) if ends[b, k] >= t) if mask[b, t] else 0.0
-                    for t in range(9)
-                ]
-                for b in range(5)
-            ]
+            [[math.fsum(z[b][k] for k in range(3) if ends[b, k] >= t) if mask[b, t] else 0.0 for t in range(9)] for b in range(5)]
         )
         got = process_advantages(dirty, ends, groups, mask, scale=scale)
         expect(got, f"the advantages ({scale})").close_to(wanted)
@@ -716,7 +706,15 @@ def each_switch_alone_changes_its_own_part(grpo, draw):
     every = {name: value for change in SWITCHES.values() for name, value in change.items()}
     seed = draw.number(0, 1000)
     for name, change in {"none": {}, **SWITCHES, "all four": every}.items():
-        settings = {"group_size": 3, "beta": 0.0, "how": "response", "clip_low": 0.1, "clip_high": 0.1, "epochs": 3, "minibatches": 1}
+        settings = {
+            "group_size": 3,
+            "beta": 0.0,
+            "how": "response",
+            "clip_low": 0.1,
+            "clip_high": 0.1,
+            "epochs": 3,
+            "minibatches": 1,
+        }
         config = GrpoConfig(**{**settings, **change})
         run = Watched(seed, asked=16, lr=0.05, critic=False, worth=sometimes_liked)
         seen = GrpoSeen(run, config)
@@ -926,7 +924,12 @@ def the_fit_is_reported_with_its_errors(fit_sqrt_kl, draw):
         expect(f"{number:.3f}" in str(fit), f"{number:.3f} in the report").true(f"shown; got {fit}")
     expect("9 points" in str(fit), "the number of points in the report").true(f"shown; got {fit}")
     expect(float(fit.predict(scalar(4.0))), "the line at 4 nats").close_to(2 * fit.a + fit.b)
-    for name, bad in (("a negative KL", [0.5, -0.1, 2.0]), ("equal KL", [1.0, 1.0, 1.0]), ("NaN", [1.0, math.nan, 2.0]), ("two points", [1.0, 2.0])):
+    for name, bad in (
+        ("a negative KL", [0.5, -0.1, 2.0]),
+        ("equal KL", [1.0, 1.0, 1.0]),
+        ("NaN", [1.0, math.nan, 2.0]),
+        ("two points", [1.0, 2.0]),
+    ):
         given = bad, [0.1 * i for i in range(len(bad))]
         expect(refuses(lambda: direct(fit_sqrt_kl)(*given)), name).true("a ValueError")
 
@@ -982,7 +985,9 @@ def ilql_parts_reach_their_own_values(ilql_losses, draw):
         slopes, right = (torch.autograd.grad(x, [q, slow, v, after], retain_graph=True, allow_unused=True) for x in (got, value))
         for where, mine, exact in zip(("q", "target_q", "value", "next_value"), slopes, right):
             mine, exact = (torch.zeros(1) if g is None else g for g in (mine, exact))
-            expect(float(mine.abs().sum()), f"the gradient of {name} for {where}, summed").close_to(float(exact.abs().sum()), 1e-6)
+            expect(float(mine.abs().sum()), f"the gradient of {name} for {where}, summed").close_to(
+                float(exact.abs().sum()), 1e-6
+            )
 
 
 class Places(nn.Module):
@@ -1041,7 +1046,9 @@ def absent_actions_are_valued_lower_than_by_plain_q(offline_q, draw):
 def the_last_token_is_worth_its_reward(offline_q, draw):
     """Q of the end token comes within 0.15 of the reward, however the values behind it drift; and every other Q stays within the range of rewards."""
     for method in ("q", "ilql"):
-        batch, rewards, q, _, records = offline_values(offline_q, draw, method, steps=100, gamma=1.0, **({"penalty": 0.0} if method == "ilql" else {}))
+        batch, rewards, q, _, records = offline_values(
+            offline_q, draw, method, steps=100, gamma=1.0, **({"penalty": 0.0} if method == "ilql" else {})
+        )
         last = batch.attention_mask.sum(1) - 1
         rows = torch.arange(len(batch))
         at_end = q[rows, last - 1, END]
@@ -1374,7 +1381,12 @@ def each_stratum_is_what_its_name_says(select_frontier, draw):
     ranks = [within_task_ranks(x.tolist(), task.tolist()) for x in (reward, other)]
     apart = [abs(a - b) for a, b in zip(*ranks)]
     taken = set()
-    for stratum, value in (("high reward", reward.tolist()), ("high disagreement", apart), ("suspicious", odd.tolist()), ("random", None)):
+    for stratum, value in (
+        ("high reward", reward.tolist()),
+        ("high disagreement", apart),
+        ("suspicious", odd.tolist()),
+        ("random", None),
+    ):
         rows = [r for r, s in zip(got.rows, got.strata) if s == stratum]
         for name in names.tolist():
             mine = [r for r in rows if task[r] == name]
@@ -1447,7 +1459,9 @@ def judges_disagree_by_rank_within_a_task(disagreement, draw):
     wanted = scalar([abs(x - y) for x, y in zip(*ranks)])
     expect(disagreement(a, b, task), "disagreement").close_to(wanted)
     shift = draw.normal(200, scale=50)[task]
-    expect(disagreement(3 * a + shift, b, task), "disagreement in other units, with a number added for each task").close_to(wanted)
+    expect(disagreement(3 * a + shift, b, task), "disagreement in other units, with a number added for each task").close_to(
+        wanted
+    )
     expect(disagreement(b, b.exp(), task), "disagreement of a judge with an increasing function of itself").equals(0.0)
 
 

@@ -82,9 +82,7 @@ def the_alarm_is_in_time_and_quiet_when_healthy(recorded_runs, draw):
     """On runs as recorded the package's detector speaks after the peak and before the end in eight of ten pushed runs, and in at most one of ten healthy ones at all."""
     from course.training.overoptimisation import Run, first_alarm, in_time, overoptimisation_alarm
 
-    pushed, healthy = (
-        [Run.from_json(run) for run in runs_of(recorded_runs, kind)] for kind in (False, True)
-    )
+    pushed, healthy = ([Run.from_json(run) for run in runs_of(recorded_runs, kind)] for kind in (False, True))
     found = [in_time(run, overoptimisation_alarm) for run in pushed]
     expect(sum(found) / len(found), "share of pushed runs with an alarm in time").at_least(0.8)
     quiet = [first_alarm(run, overoptimisation_alarm) is None for run in healthy]

@@ -416,9 +416,7 @@ def a_ratio_creeps_in(learner, reference, *args, loss, **given):
         return drawn
 
     with altered(pg_module, collect=collect):
-        yield from pg_module.policy_gradient(
-            learner, reference, *args, loss=weighed, **{**given, "advantages": advantages}
-        )
+        yield from pg_module.policy_gradient(learner, reference, *args, loss=weighed, **{**given, "advantages": advantages})
 
 
 @mutant(of="policy_gradient", kills="L2.13")
@@ -701,9 +699,7 @@ def reference_in_training_mode(*args, **given):
 
     def plain(reference, batch, temperature=1.0):
         with torch.no_grad():
-            return torch.where(
-                batch.action_mask[:, 1:], score(reference, batch.tokens, batch.attention_mask, temperature), 0.0
-            )
+            return torch.where(batch.action_mask[:, 1:], score(reference, batch.tokens, batch.attention_mask, temperature), 0.0)
 
     with altered(ppo_module, reference_logprobs=plain):
         yield from ppo_module.ppo(*args, **given)

@@ -1,6 +1,6 @@
 """Sums in steps, in a language of a few dozen words: a solution may be wrong in the middle and right at the end.
 
-A prompt is `<bos> 3 + 2 + 1 =`, a solution `3 + 2 = 5 ; 5 + 1 = 6 ; <end>`. A simulated solver slips and then goes on from what it
+A prompt is `<bos> 2 + 1 + 2 =`, a solution `2 + 1 = 3 ; 3 + 2 = 5 ; <end>`. A simulated solver slips and then goes on from what it
 wrote. Two slips may cancel. A checker says of every step, and of the last total, whether it is right; neither follows from the
 other: a right answer may stand on two wrong steps, and a wrong answer on steps that are right but for one.
 """
@@ -12,7 +12,7 @@ from typing import Sequence
 from course.tasks.records import Batch, Ids, Provenance, StepTrace, batch_of
 
 SPECIAL = ("<pad>", "<bos>", "<end>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
-LARGEST_TERM, MIN_TERMS, MAX_TERMS = 3, 3, 4
+LARGEST_TERM, MIN_TERMS, MAX_TERMS = 2, 3, 5
 LARGEST_TOTAL = 15  # room above the largest sum, for slips
 NUMBERS = tuple(str(i) for i in range(LARGEST_TOTAL + 1))
 WORDS = NUMBERS + ("+", "=", ";")

@@ -1258,7 +1258,7 @@ with tqdm(total=BUDGET * len(RUNS), desc="sampled tokens", unit="tok") as bar:
         table.append((name, len(curve["reward"]), spent, trained, dropped, step, mean_gold(modules["actor"])))
 shares, distances = ([curve[key][-1] for curve in curves.values()] for key in ("reward", "kl"))
 ends = f"{min(shares):.0%} to {max(shares):.0%} thumbs up, {min(distances):.1f} to {max(distances):.1f} nats away"
-pictures.methods_at_equal_tokens(curves, title=f"After {BUDGET // 1000} thousand sampled tokens: {ends}", reward="thumbs up, share")
+pictures.methods_at_equal_tokens(curves, title=f"After {BUDGET // 1000} thousand sampled tokens: {ends}", reward="thumbs up")
 
 # %% tags=["experiment"]
 columns = ("run", "steps", "sampled", "trained", "groups without variation", "thumbs up", "KL, nats", "tokens per review", "gold")
