@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from autograder.framework import CheckFailed, expect, invariant
+from autograder.framework import expect, invariant
 
 
 def direct(function):
@@ -88,7 +88,7 @@ class Watched:
     lr: float = 0.03
     critic: bool = True
     new_tokens: int = 5
-    worth: Any = staticmethod(liked)
+    worth: Any = liked
     actors: list = field(default_factory=list)
     critics: list = field(default_factory=list)
     batches: list = field(default_factory=list)
@@ -1012,7 +1012,7 @@ def recorded_log(draw):
     return batch, ((batch.tokens == LIKED) & batch.action_mask).sum(1) / 3
 
 
-def offline_values(offline_q, draw, method, steps=60, **options):
+def offline_values(offline_q, draw, method, steps=40, **options):
     from course.training.learner import Learner
     from course.training.offline_q import OfflineConfig, TokenValues
 
@@ -1046,8 +1046,8 @@ def absent_actions_are_valued_lower_than_by_plain_q(offline_q, draw):
 def the_last_token_is_worth_its_reward(offline_q, draw):
     """Q of the end token comes within 0.15 of the reward, however the values behind it drift; and every other Q stays within the range of rewards."""
     for method in ("q", "ilql"):
-        batch, rewards, q, _, records = offline_values(
-            offline_q, draw, method, steps=100, gamma=1.0, **({"penalty": 0.0} if method == "ilql" else {})
+        batch, rewards, q, _, _ = offline_values(
+            offline_q, draw, method, steps=70, gamma=1.0, **({"penalty": 0.0} if method == "ilql" else {})
         )
         last = batch.attention_mask.sum(1) - 1
         rows = torch.arange(len(batch))

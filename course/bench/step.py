@@ -1,10 +1,11 @@
 """One iteration of each training loop against TRL's trainer for it, with equal weights and the same work.
 
-Equal are the model, the tokens that are sampled and trained on, and the optimiser's steps. TRL's callback hands the turn over after
-each of its iterations, so that both see the same machine. Times are the processor's, medians over the turns of one thread.
+Equal are the model, the tokens that are sampled and trained on, and the optimiser's steps. TRL's callback hands the turn over
+after each of its iterations, so that both see the same machine. Times are the processor's, medians over turns of one thread.
 What TRL builds before its first step (tokenised data, trainers) is not counted; what our loops build in a call is.
 """
 
+import importlib.util
 import os
 import tempfile
 import time
@@ -13,11 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any, Callable, Iterable
 
-from torch import Tensor, nn
-from transformers import PrinterCallback, TrainerCallback
+import tokenizers
 import torch
+import transformers
+from torch import Tensor, nn
+from transformers import TrainerCallback
 
 from course.credit.groups import group_relative_advantages, leave_one_out_advantages
 from course.credit.returns import generalized_advantage_estimation, shaped_token_rewards, whiten
@@ -50,15 +53,20 @@ WARM, ROUNDS = 2, 10
 SAMPLING = Sampling(RESPONSE, (), PAD)  # no end token: both sides sample every position
 
 NO_TRL = (
-    "`course bench step` compares with TRL, which is not installed here and is not meant to be: make an environment of its own with "
-    "`python -m venv .venv-bench && .venv-bench/bin/pip install -e '.[bench]'` and run `.venv-bench/bin/course bench step` "
-    "('.[bench-ppo]' in another one for PPO, which TRL dropped after 1.12.0)"
+    "`course bench step` needs TRL, which is not installed here: it belongs into an environment of its own. Make one with "
+    "`python -m venv .venv-bench && .venv-bench/bin/pip install -e '.[bench]'` and run `.venv-bench/bin/course bench step`; "
+    "for PPO, which TRL dropped after 1.12.0, install '.[bench-ppo]' into another one"
 )
+
+PLAIN = {  # of TRL's settings: float32 training on the processor, nothing logged, saved or evaluated
+    "learning_rate": LR, "lr_scheduler_type": "constant", "max_grad_norm": 1.0, "seed": 0, "use_cpu": True, "bf16": False,
+    "report_to": "none", "save_strategy": "no", "disable_tqdm": True, "gradient_checkpointing": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Kit:
-    """What all cases share: TRL, its tokenizer for our ids, a folder for what it writes, and the weights that both sides begin with."""
+    """What all cases share: TRL, a tokenizer for our ids, a folder for what TRL writes, and the decoder both sides begin with."""
 
     trl: ModuleType
     tokenizer: Any
@@ -66,92 +74,38 @@ class Kit:
     decoder: Decoder
 
     def llama(self, kind: str = "LlamaForCausalLM") -> nn.Module:
-        """The decoder's twin, loaded from the folder, since TRL loads its frozen reference from the same place."""
-        import transformers
-
+        """The decoder's twin, read from the folder, where TRL finds its frozen reference too."""
         more = {} if kind == "LlamaForCausalLM" else {"num_labels": 1}
         return getattr(transformers, kind).from_pretrained(self.folder, dtype=torch.float32, **more)
 
     def config(self, name: str, **options: Any) -> Any:
-        """TRL's settings: one thread's plain float32 training, nothing logged, saved or evaluated."""
-        plain = dict(
-            output_dir=self.folder, learning_rate=LR, lr_scheduler_type="constant", max_grad_norm=1.0, report_to="none", seed=0,
-            save_strategy="no", logging_strategy="no", disable_tqdm=True, use_cpu=True, bf16=False, gradient_checkpointing=False,
-        )  # fmt: skip
-        return getattr(self.trl, name)(**plain | options)
+        return getattr(self.trl, name)(**PLAIN, output_dir=self.folder, logging_strategy="no", **options)
 
-
-Case = tuple[Callable[[Any], Any], int, Callable[[], None]]  # callback -> TRL's trainer, its steps per iteration, our iteration
-
-
-def rows() -> list[dict]:
-    """One row per trainer that the installed TRL has: {"case", "ours", "other", "other_name", "ratio"}, milliseconds per iteration."""
-    trl = _trl()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return [_row(trl, name, case) for name, case in _cases(trl).items()]
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _trl() -> ModuleType:
-    quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TRL_EXPERIMENTAL_SILENCE": "1"}
-    os.environ.update({name: value for name, value in quiet.items() if name not in os.environ})
-    try:
-        import datasets
-        import trl
-    except ImportError as error:
-        raise ImportError(NO_TRL) from error
-    import transformers
-
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    return trl
-
-
-def _cases(trl: ModuleType) -> dict[str, Callable[[Kit], Case]]:
-    cases = {"sft": _sft, "reward model": _reward_model, "dpo": _dpo, "rloo": _rloo, "grpo": _grpo}
-    try:
-        import trl.experimental.ppo  # noqa: F401
-    except ImportError:
-        return cases
-    return {"ppo": _ppo}
-
-
-def _row(trl: ModuleType, name: str, case: Callable[[Kit], Case]) -> dict:
-    with tempfile.TemporaryDirectory() as folder:
-        decoder = Decoder(CONFIG, seed=0)
-        decoder.save_pretrained(folder, {"pad_token_id": PAD, "eos_token_id": END})
-        kit = Kit(trl, _tokenizer(), folder, decoder)
-        make, per, ours = case(kit)
-        turns = Turns(per, ours)
-        trainer = make(turns)
-        trainer.remove_callback(PrinterCallback)  # the rows are all that this prints
-        turns.watch()
-        try:
-            trainer.train()
-        finally:
-            turns.hook.remove()
-    return {
-        "case": f"{name}, one iteration", "ours": median(turns.ours) * 1e3, "other": median(turns.theirs) * 1e3,
-        "other_name": f"trl {trl.__version__}", "ratio": median(turns.ours) / median(turns.theirs),
-    }  # fmt: skip
+    def trainer(self, name: str, args: Any, data: Any, turns: "Turns", model: nn.Module | None = None, **more: Any) -> Any:
+        return getattr(self.trl, name)(
+            model=model or self.llama(), args=args, train_dataset=data, processing_class=self.tokenizer, callbacks=[turns], **more
+        )
 
 
 class Turns(TrainerCallback):
     """After each iteration of TRL's trainer one of ours. The first WARM are not timed; in them the trained tokens are counted."""
 
-    def __init__(self, per: int, ours: Callable[[], None]) -> None:
-        self.per, self.run_ours = per, ours
+    def __init__(self, per: int, run_ours: Callable[[], Any]) -> None:
+        self.per, self.run_ours = per, run_ours
         self.ours: list[float] = []
         self.theirs: list[float] = []
         self.steps, self.begin, self.our_turn = 0, 0.0, False
         self.tokens = {False: 0, True: 0}  # by our_turn
 
-    def count(self, module: nn.Module, _: Any, output: Any) -> None:
+    def take(self, train: Callable[[], Any]) -> None:
+        """Run TRL's `train` with this callback in it, counting tokens at every embedding with a gradient, whoever's it is."""
+        self.hook = nn.modules.module.register_module_forward_hook(self._count)
+        try:
+            train()
+        finally:
+            self.hook.remove()
+
+    def _count(self, module: nn.Module, _: Any, output: Any) -> None:
         if isinstance(module, nn.Embedding) and output.requires_grad:
             self.tokens[self.our_turn] += output.shape[:-1].numel()
 
@@ -170,12 +124,61 @@ class Turns(TrainerCallback):
         elif self.steps == WARM * self.per:
             self.hook.remove()
             if self.tokens[True] != self.tokens[False]:
-                raise RuntimeError(f"the work differs: {self.tokens[True]} tokens trained on here, {self.tokens[False]} there")
+                raise RuntimeError(
+                    f"the work differs: {self.tokens[True]} tokens are trained on here, {self.tokens[False]} there"
+                )
         self.begin = time.process_time()
 
-    def watch(self) -> None:
-        """Count the tokens that pass any embedding with a gradient, whoever's it is, until the warm-up is over."""
-        self.hook = nn.modules.module.register_module_forward_hook(self.count)
+
+Case = tuple[Callable[[Turns], Any], int, Callable[[], Any]]  # TRL's trainer, its steps per iteration, one iteration of ours
+
+
+def rows() -> list[dict]:
+    """A row for each trainer that the installed TRL has: {"case", "ours", "other", "other_name", "ratio"}, in milliseconds."""
+    trl = _trl()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return [_row(trl, name) for name in CASES if _offers_ppo() == (name == "ppo")]
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _trl() -> ModuleType:
+    quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    os.environ.update({name: value for name, value in quiet.items() if name not in os.environ})
+    try:
+        import datasets
+        import trl
+    except ImportError as error:
+        raise ImportError(NO_TRL) from error
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    return trl
+
+
+def _offers_ppo() -> bool:
+    """An environment has one TRL: 1.12.0 for PPO, a later one for the others."""
+    try:
+        return importlib.util.find_spec("trl.experimental.ppo") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _row(trl: ModuleType, name: str) -> dict:
+    with tempfile.TemporaryDirectory() as folder:
+        kit = Kit(trl, _tokenizer(), folder, Decoder(CONFIG, seed=0))
+        kit.decoder.save_pretrained(folder, {"pad_token_id": PAD, "eos_token_id": END})
+        theirs, per, ours = CASES[name](kit)
+        turns = Turns(per, ours)
+        trainer = theirs(turns)
+        trainer.remove_callback(transformers.PrinterCallback)  # nothing is printed but the rows
+        turns.take(trainer.train)
+    mine, other = median(turns.ours), median(turns.theirs)
+    case = f"{name}, one iteration"
+    return {"case": case, "ours": mine * 1e3, "other": other * 1e3, "other_name": f"trl {trl.__version__}", "ratio": mine / other}
 
 
 # ------------------------------------------------------------------ data
@@ -185,19 +188,34 @@ def _ids(rows: int, columns: int, seed: int) -> Tensor:
     return torch.randint(3, CONFIG.vocab_size, (rows, columns), generator=torch.Generator().manual_seed(seed))
 
 
+def _groups(step: int) -> Tensor:
+    """Prompts of one iteration, each to be answered by a group."""
+    return _ids(SEQUENCES // GROUP, PROMPT, step)
+
+
+def _pairs() -> tuple[Tensor, Tensor, Tensor]:
+    """Prompts, chosen and rejected responses; a response ends with the end token, which TRL appends to texts by itself."""
+    end = torch.full((PAIRS * STEPS, 1), END)
+    chosen, rejected = (torch.cat([_ids(PAIRS * STEPS, RESPONSE - 1, seed), end], 1) for seed in (2, 3))
+    return _ids(PAIRS * STEPS, PROMPT, 1), chosen, rejected
+
+
+def _comparisons(*pairs: Tensor) -> list[Comparison]:
+    origin = Provenance("nobody", "random ids", "chosen first", "all")
+    rows = zip(*(map(tuple, part.tolist()) for part in pairs))
+    return [Comparison(*ids, PreferenceLabel.FIRST, origin, family=str(i)) for i, ids in enumerate(rows)]
+
+
 def _texts(ids: Tensor) -> list[str]:
     return [" ".join(f"t{i}" for i in row) for row in ids.tolist()]
 
 
 def _tokenizer() -> Any:
-    """Reads "t17" as id 17, so that TRL trains on the same ids."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
+    """Reads "t17" as id 17, so that TRL, which wants text, trains on the same ids."""
     words = {"<pad>": PAD, "<bos>": 1, "<eos>": END} | {f"t{i}": i for i in range(3, CONFIG.vocab_size)}
-    plain = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
-    plain.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(
+    plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<pad>"))
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_object=plain, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", padding_side="left"
     )
 
@@ -208,24 +226,17 @@ def _dataset(**columns: list) -> Any:
     return Dataset.from_dict(columns)
 
 
-def _pairs() -> tuple[Tensor, Tensor, Tensor]:
-    """Prompts, chosen and rejected responses; responses end with the end token, which TRL appends itself."""
-    end = torch.full((PAIRS * STEPS, 1), END)
-    chosen, rejected = (torch.cat([_ids(PAIRS * STEPS, RESPONSE - 1, seed), end], 1) for seed in (2, 3))
-    return _ids(PAIRS * STEPS, PROMPT, 1), chosen, rejected
+def _until(per: int) -> dict[str, int]:
+    return {"max_steps": per * (WARM + ROUNDS), "max_length": CONFIG.max_length}
 
 
-def _comparisons() -> list[Comparison]:
-    prompts, chosen, rejected = (tuple(map(tuple, part.tolist())) for part in _pairs())
-    origin = Provenance("nobody", "random ids", "chosen first", "all")
-    return [
-        Comparison(prompt=p, first=a, second=b, label=PreferenceLabel.FIRST, provenance=origin, family=str(i))
-        for i, (p, a, b) in enumerate(zip(prompts, chosen, rejected))
-    ]
+def _finish(steps: Iterable) -> None:
+    for _ in steps:
+        pass
 
 
 def _reward(batch: Batch) -> Tensor:
-    """The share of tokens in the lower half of the vocabulary: costs nothing."""
+    """The share of response tokens in the lower half of the vocabulary: a reward that costs nothing."""
     return (batch.tokens[:, PROMPT:] < CONFIG.vocab_size // 2).float().mean(1)
 
 
@@ -239,30 +250,33 @@ def _their_reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
 def _sft(kit: Kit) -> Case:
     ids = _ids(ROWS * STEPS, PROMPT + RESPONSE, 1)
     every = torch.ones_like(ids, dtype=torch.bool)
-    batch, learner = Batch(ids, every, every), Learner({"model": kit.decoder}, lr=LR)
-    loss = partial(sft_loss, normalize="token")
+    learner, loss = Learner({"model": kit.decoder}, lr=LR), partial(sft_loss, normalize="token")
+
+    def theirs(turns: Turns) -> Any:
+        args = kit.config("SFTConfig", per_device_train_batch_size=ROWS, **_until(STEPS))
+        return kit.trainer("SFTTrainer", args, _dataset(input_ids=ids.tolist()), turns)
 
     def ours() -> None:
         learner.step = 0
-        for _ in sft(kit.decoder, batch, loss=loss, steps=STEPS, lr=LR, batch_size=ROWS, seed=0, learner=learner):
-            pass
+        steps = sft(
+            kit.decoder, Batch(ids, every, every), loss=loss, steps=STEPS, lr=LR, batch_size=ROWS, seed=0, learner=learner
+        )
+        _finish(steps)
 
-    args = kit.config(
-        "SFTConfig", per_device_train_batch_size=ROWS, max_steps=STEPS * (WARM + ROUNDS), max_length=CONFIG.max_length
-    )
-    return partial(_trainer, kit, "SFTTrainer", kit.llama(), args, _dataset(input_ids=ids.tolist())), STEPS, ours
-
-
-def _trainer(kit: Kit, name: str, model: nn.Module, args: Any, data: Any, turns: Any, **more: Any) -> Any:
-    return getattr(kit.trl, name)(
-        model=model, args=args, train_dataset=data, processing_class=kit.tokenizer, callbacks=[turns], **more
-    )
+    return theirs, STEPS, ours
 
 
 def _reward_model(kit: Kit) -> Case:
     prompts, chosen, rejected = _pairs()
+    comparisons = _comparisons(prompts, chosen, rejected)
     model = RewardModel(ScalarHead(kit.decoder, seed=0), score=last_token_score, over="sequence")
-    comparisons, learner = _comparisons(), Learner({"model": model}, lr=LR)
+    learner = Learner({"model": model}, lr=LR)
+
+    def theirs(turns: Turns) -> Any:
+        both = {"chosen_ids": torch.cat([prompts, chosen], 1), "rejected_ids": torch.cat([prompts, rejected], 1)}
+        args = kit.config("RewardConfig", per_device_train_batch_size=PAIRS, **_until(STEPS))
+        data = _dataset(**{name: ids.tolist() for name, ids in both.items()})
+        return kit.trainer("RewardTrainer", args, data, turns, model=kit.llama("LlamaForSequenceClassification"))
 
     def ours() -> None:
         learner.step = 0
@@ -277,21 +291,23 @@ def _reward_model(kit: Kit) -> Case:
             pad_id=PAD,
             learner=learner,
         )
-        for _ in steps:
-            pass
+        _finish(steps)
 
-    data = _dataset(chosen_ids=torch.cat([prompts, chosen], 1).tolist(), rejected_ids=torch.cat([prompts, rejected], 1).tolist())
-    args = kit.config(
-        "RewardConfig", per_device_train_batch_size=PAIRS, max_steps=STEPS * (WARM + ROUNDS), max_length=CONFIG.max_length
-    )
-    return partial(_trainer, kit, "RewardTrainer", kit.llama("LlamaForSequenceClassification"), args, data), STEPS, ours
+    return theirs, STEPS, ours
 
 
 def _dpo(kit: Kit) -> Case:
     """Each of our iterations is a call of the loop on its own pairs, so that the reference's pass over them is counted."""
     prompts, chosen, rejected = _pairs()
-    comparisons, learner = _comparisons(), Learner({"model": kit.decoder}, lr=LR)
-    reference = Decoder(CONFIG, seed=0)
+    comparisons = _comparisons(prompts, chosen, rejected)
+    learner, reference = Learner({"model": kit.decoder}, lr=LR), Decoder(CONFIG, seed=0)
+
+    def theirs(turns: Turns) -> Any:
+        args = kit.config("DPOConfig", per_device_train_batch_size=PAIRS, beta=0.1, **_until(STEPS))
+        data = _dataset(
+            prompt=[text + " " for text in _texts(prompts)], chosen=_texts(chosen[:, :-1]), rejected=_texts(rejected[:, :-1])
+        )
+        return kit.trainer("DPOTrainer", args, data, turns)
 
     def loss(p: PairLogprobs) -> Tensor:
         return dpo_loss(p.policy_chosen, p.policy_rejected, p.ref_chosen, p.ref_rejected, beta=0.1)
@@ -299,95 +315,76 @@ def _dpo(kit: Kit) -> Case:
     def ours() -> None:
         learner.step = 0
         steps = direct_alignment(
-            kit.decoder,
-            reference,
-            comparisons,
-            loss=loss,
-            steps=STEPS,
-            lr=LR,
-            batch_size=PAIRS,
-            seed=0,
-            pad_id=PAD,
-            learner=learner,
-        )
-        for _ in steps:
-            pass
+            kit.decoder, reference, comparisons,
+            loss=loss, steps=STEPS, lr=LR, batch_size=PAIRS, seed=0, pad_id=PAD, learner=learner,
+        )  # fmt: skip
+        _finish(steps)
 
-    told = dict(prompt=[text + " " for text in _texts(prompts)], chosen=_texts(chosen[:, :-1]), rejected=_texts(rejected[:, :-1]))
-    args = kit.config(
-        "DPOConfig", per_device_train_batch_size=PAIRS, max_steps=STEPS * (WARM + ROUNDS), max_length=CONFIG.max_length, beta=0.1
-    )
-    return partial(_trainer, kit, "DPOTrainer", kit.llama(), args, _dataset(**told)), STEPS, ours
+    return theirs, STEPS, ours
 
 
 def _rloo(kit: Kit) -> Case:
-    learner, reference = Learner({"actor": kit.decoder}, lr=LR), Decoder(CONFIG, seed=0)
     steps = policy_gradient(
-        learner, reference, _reward, lambda step: _ids(SEQUENCES // GROUP, PROMPT, step),
+        Learner({"actor": kit.decoder}, lr=LR), Decoder(CONFIG, seed=0), _reward, _groups,
         advantages=lambda returns, group, values: leave_one_out_advantages(returns, group),
-        loss=lambda logp, advantage, mask, count: policy_gradient_loss(logp, advantage, mask, how="token", denominator=count),
-        config=PolicyGradientConfig(beta=BETA, group_size=GROUP, minibatches=STEPS), sampling=SAMPLING, steps=WARM + ROUNDS, seed=0,
+        loss=lambda logp, advantage, mask, responses: policy_gradient_loss(
+            logp, advantage, mask, how="token", denominator=responses
+        ),
+        config=PolicyGradientConfig(beta=BETA, group_size=GROUP, minibatches=STEPS),
+        sampling=SAMPLING, steps=WARM + ROUNDS, seed=0,
     )  # fmt: skip
-    return partial(_groups, kit, "RLOO"), STEPS, lambda: next(steps)
+    return partial(_their_groups, kit, "RLOO"), STEPS, partial(next, steps)
 
 
 def _grpo(kit: Kit) -> Case:
-    learner, reference = Learner({"actor": kit.decoder}, lr=LR), Decoder(CONFIG, seed=0)
     steps = grpo(
-        learner, reference, _reward, lambda step: _ids(SEQUENCES // GROUP, PROMPT, step),
+        Learner({"actor": kit.decoder}, lr=LR), Decoder(CONFIG, seed=0), _reward, _groups,
         advantages=partial(group_relative_advantages, scale="std"), aggregate=aggregate,
         config=GrpoConfig(group_size=GROUP, beta=BETA, how="token", minibatches=STEPS),
         sampling=SAMPLING, steps=WARM + ROUNDS, seed=0,
     )  # fmt: skip
-    return partial(_groups, kit, "GRPO"), STEPS, lambda: next(steps)
+    return partial(_their_groups, kit, "GRPO", loss_type="dapo"), STEPS, partial(next, steps)
 
 
-def _groups(kit: Kit, name: str, turns: Any) -> Any:
+def _their_groups(kit: Kit, name: str, turns: Turns, **options: Any) -> Any:
     """TRL samples all groups of an iteration at once and then makes its steps on parts of them, each sample once."""
     args = kit.config(
-        f"{name}Config", num_generations=GROUP, max_completion_length=RESPONSE, beta=BETA, num_iterations=1, steps_per_generation=STEPS,
-        per_device_train_batch_size=SEQUENCES // STEPS, temperature=1.0, top_k=0, top_p=1.0, max_steps=STEPS * (WARM + ROUNDS),
-        generation_kwargs={"min_new_tokens": RESPONSE}, **({"loss_type": "dapo"} if name == "GRPO" else {}),
+        f"{name}Config", num_generations=GROUP, max_completion_length=RESPONSE, generation_kwargs={"min_new_tokens": RESPONSE},
+        temperature=1.0, top_k=0, top_p=1.0, beta=BETA, num_iterations=1, steps_per_generation=STEPS,
+        per_device_train_batch_size=SEQUENCES // STEPS, max_steps=STEPS * (WARM + ROUNDS), **options,
     )  # fmt: skip
     prompts = _dataset(prompt=_texts(_ids(SEQUENCES // GROUP * (WARM + ROUNDS), PROMPT, 1)))
-    return _trainer(kit, f"{name}Trainer", kit.llama(), args, prompts, turns, reward_funcs=_their_reward)
+    return kit.trainer(f"{name}Trainer", args, prompts, turns, reward_funcs=_their_reward)
 
 
 def _ppo(kit: Kit) -> Case:
-    from trl.experimental.ppo import PPOConfig, PPOTrainer
-
+    """Policy, critic, reference and reward model are four separate networks on both sides."""
     critic, judge = (ScalarHead(Decoder(CONFIG, seed=0), seed=seed) for seed in (0, 1))
-    reward = RewardModel(judge.requires_grad_(False), score=last_token_score, over="sequence")
-    operators = PpoOperators(shaped_token_rewards, generalized_advantage_estimation, whiten, ppo_actor_loss, critic_loss)
     steps = ppo(
-        Learner({"actor": kit.decoder, "critic": critic}, lr=LR), Decoder(CONFIG, seed=0), reward,
-        lambda step: _ids(SEQUENCES, PROMPT, step), operators=operators,
+        Learner({"actor": kit.decoder, "critic": critic}, lr=LR), Decoder(CONFIG, seed=0),
+        RewardModel(judge.requires_grad_(False), score=last_token_score, over="sequence"),
+        lambda step: _ids(SEQUENCES, PROMPT, step),
+        operators=PpoOperators(shaped_token_rewards, generalized_advantage_estimation, whiten, ppo_actor_loss, critic_loss),
         config=PpoConfig(beta=BETA, epochs=EPOCHS, minibatches=STEPS), sampling=SAMPLING, steps=WARM + ROUNDS, seed=0,
     )  # fmt: skip
+    return partial(_their_ppo, kit), 1, partial(next, steps)
 
-    def make(turns: Any) -> Any:
-        options = dict(
-            num_sample_generations=0, per_device_train_batch_size=SEQUENCES, gradient_accumulation_steps=1, num_mini_batches=STEPS,
-            num_ppo_epochs=EPOCHS, local_rollout_forward_batch_size=SEQUENCES, response_length=RESPONSE, kl_coef=BETA, temperature=1.0,
-            total_episodes=SEQUENCES * (WARM + ROUNDS), stop_token_id=None, logging_strategy="steps", logging_steps=10**6,
-        )  # fmt: skip
-        plain = kit.config("SFTConfig")
-        names = (
-            "output_dir",
-            "learning_rate",
-            "lr_scheduler_type",
-            "max_grad_norm",
-            "report_to",
-            "seed",
-            "disable_tqdm",
-            "use_cpu",
-        )
-        value, judge = (kit.llama("LlamaForSequenceClassification") for _ in range(2))
-        data = _dataset(input_ids=_ids(SEQUENCES * (WARM + ROUNDS), PROMPT, 1).tolist())
-        return PPOTrainer(
-            args=PPOConfig(**{name: getattr(plain, name) for name in names}, save_strategy="no", bf16=False, **options),
-            processing_class=kit.tokenizer, model=kit.llama(), ref_model=None, reward_model=judge, value_model=value,
-            train_dataset=data, eval_dataset=data.select(range(SEQUENCES)), callbacks=[turns],
-        )  # fmt: skip
 
-    return make, 1, lambda: next(steps)
+def _their_ppo(kit: Kit, turns: Turns) -> Any:
+    from trl.experimental.ppo import PPOConfig, PPOTrainer
+
+    args = PPOConfig(
+        **PLAIN, output_dir=kit.folder, logging_strategy="steps", logging_steps=10**6, num_sample_generations=0,
+        per_device_train_batch_size=SEQUENCES, gradient_accumulation_steps=1, local_rollout_forward_batch_size=SEQUENCES,
+        num_mini_batches=STEPS, num_ppo_epochs=EPOCHS, total_episodes=SEQUENCES * (WARM + ROUNDS),
+        response_length=RESPONSE, temperature=1.0, stop_token_id=None, kl_coef=BETA,
+    )  # fmt: skip
+    data = _dataset(input_ids=_ids(SEQUENCES * (WARM + ROUNDS), PROMPT, 1).tolist())
+    value, judge = (kit.llama("LlamaForSequenceClassification") for _ in range(2))
+    return PPOTrainer(
+        args=args, processing_class=kit.tokenizer, model=kit.llama(), ref_model=None, reward_model=judge, value_model=value,
+        train_dataset=data, eval_dataset=data.select(range(SEQUENCES)), callbacks=[turns],
+    )  # fmt: skip
+
+
+CASES = {"sft": _sft, "reward model": _reward_model, "dpo": _dpo, "rloo": _rloo, "grpo": _grpo, "ppo": _ppo}

@@ -186,7 +186,7 @@ def _update(
             said["clipped"].append(saturated(ratio, experience.advantages[part], config.clip_eps, config.clip_eps)[actions])
             loss = actor + config.critic_weight * critic
             if config.entropy_weight:
-                loss = loss - config.entropy_weight * entropy_bonus(logits, batch.action_mask)
+                loss = loss - config.entropy_weight * entropy_bonus(logits[:, :-1], actions)
             yield share * loss
         if text is not None:
             nll = operators.rehearsal_loss(learner["actor"](text.tokens, text.attention_mask), text.tokens, text.action_mask)

@@ -1149,18 +1149,18 @@ pictures.frontier(measured, title=f"{len(seeds)} seeds: {len(on_front)} of {len(
 # %% tags=["experiment"]
 final = tables[64]
 pictures.score_against_gold(
-    measured,
+    final,
     title=f"From N = 16 to 64 the score gains {final[3]['score'] - final[2]['score']:.2f}, gold {final[3]['gold'] - final[2]['gold']:.2f}; "
     f"PPO ends at score {final[4]['score']:.2f}, gold {final[4]['gold']:.2f}",
     unit="selecting score: z units; gold: utility",
 )
 
 # %% tags=["experiment"]
-waits = [f"{final[i]['latency']:.0f} tokens with {final[i]['method']}" for i in (0, 3, 4)]
-pictures.diversity_and_latency(measured, title=f"A user waits for {', '.join(waits)}")
+waits = [f"{final[i]['latency']:.0f} tokens with {name}" for i, name in ((0, "best-of-1"), (3, "best-of-64"), (4, "PPO"))]
+pictures.diversity_and_latency(final, title=f"A user waits for {', '.join(waits)}")
 
 # %% [markdown]
-# In the last two figures PPO stands three times: trained with the tokens of best-of-4, of best-of-16, of best-of-64.
+# In the last two figures PPO is the one trained with the tokens of best-of-64; the table below has all three.
 
 # %% tags=["experiment"]
 def gold_of(outcome, method):
@@ -1173,7 +1173,7 @@ past_peak = sum(late["gold"] < early["gold"] and late["score"] > early["score"] 
 turned = sum(o["curve"]["gold"][-1] < max(o["curve"]["gold"]) for o in seeds)
 say(
     f"**What was measured.**\n\n{as_text(measured, measured_names)}\n\nAt the sampled tokens of best-of-64, the gold of best-of-64 is ahead of PPO's by {ahead} "
-    f"(95 % bootstrap interval over seeds). From the tokens of best-of-16 to those of best-of-64 PPO's score rose and its gold fell in {past_peak} of {len(seeds)} "
+    f"(95 % bootstrap interval). From the tokens of best-of-16 to those of best-of-64 PPO's score rose and its gold fell in {past_peak} of {len(seeds)} "
     f"seeds. Best-of-N's own gold, estimated from all subsets of the pool, was past its maximum at N = 64 in {turned} of {len(seeds)}. "
     f"On the front: {', '.join(on_front)}."
 )

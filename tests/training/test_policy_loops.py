@@ -260,3 +260,20 @@ def test_a_rollout_can_be_drawn_again_without_the_steps_before_it():
     later = collect(model, asked[2:], group_size=3, sampling=toy.SAMPLING, seed=5, first_episode=6)
     assert [whole.samples.response(i) for i in range(6, 12)] == [later.samples.response(i) for i in range(6)]
     assert whole.group_id.tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
+
+
+def test_the_entropy_term_is_about_the_laws_that_the_actions_were_drawn_from():
+    """logits[t] is the law of token t+1; one column beside, the first action's law would be left out and one behind the end counted."""
+    def actor_loss(new, old, advantage, mask, clip_eps):
+        return ppo_actor_loss(new, old, advantage * 0, mask, clip_eps=clip_eps)
+
+    learner, reference = toy.learner()
+    operators = dataclasses.replace(toy.OPERATORS, actor_loss=actor_loss)
+    config = PpoConfig(beta=0.0, epochs=1, minibatches=1, critic_weight=0.0, entropy_weight=1.0, clip_norm=1e9)
+    drawn = collect(learner["actor"], toy.prompts(8)(0), group_size=1, sampling=toy.SAMPLING, seed=0).batch
+    law = torch.log_softmax(learner["actor"](drawn.tokens, drawn.attention_mask)[:, :-1], -1)
+    entropy = -(law.exp() * law).sum(-1)[drawn.action_mask[:, 1:]].mean()
+    wanted = torch.autograd.grad(-entropy, learner["actor"].norm.weight)[0]
+    step = ppo(learner, reference, toy.reward, toy.prompts(8), operators=operators, config=config, sampling=toy.SAMPLING, steps=1, seed=0)  # fmt: skip
+    next(step)
+    torch.testing.assert_close(learner["actor"].norm.weight.grad, wanted, rtol=1e-4, atol=1e-6)

@@ -1,5 +1,7 @@
 """The probes pass on the package's operators, and each kind of fault rings the probe that is there for it, and no other."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -79,28 +81,39 @@ FAULTS = {
 }
 
 
-def test_all_pass_on_the_packages_operators():
-    done = probes.run_probes(RIGHT)
+@pytest.fixture(scope="module")
+def done():
+    return probes.run_probes(RIGHT)
+
+
+def test_all_pass_on_the_packages_operators(done):
     assert len({p.name for p in done}) == 8
     assert [p.name for p in done if not p.passed] == []
     assert all(p.look and p.problem for p in done)
 
 
+def _rung(name, wrong):
+    """The probes that fail with one operator exchanged; those that don't take it can't notice and are left out to save time."""
+    operators = RIGHT | {name: wrong}
+    found = [probe(*(operators[n] for n in names)) for probe, names in probes.PROBES if name in names]
+    return {p.name for p in found if not p.passed}
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_rings_its_probe_and_no_other(fault):
     name, wrong, rings = FAULTS[fault]
-    assert {p.name for p in probes.run_probes(RIGHT | {name: wrong}) if not p.passed} == rings
+    assert _rung(name, wrong) == rings
 
 
-def test_every_probe_has_a_fault_that_rings_it():
-    assert {ring for _, _, rings in FAULTS.values() for ring in rings} == {p.name for p in probes.run_probes(RIGHT)}
+def test_every_probe_has_a_fault_that_rings_it(done):
+    assert {ring for _, _, rings in FAULTS.values() for ring in rings} == {p.name for p in done}
 
 
-def test_the_optimum_is_the_closed_form():
-    done = probes.optimum_probe(shaping, gae, actor)
-    assert sum(done.expected) == pytest.approx(1, abs=1e-12)
-    gained = probes.optimum_probe(shaping, gae, actor, beta=2.0)
-    assert gained.passed and max(gained.expected) < max(done.expected)  # a higher price of KL keeps the law nearer the reference
+def test_the_optimum_is_the_closed_form(done):
+    near = probes.optimum_probe(shaping, gae, actor, beta=1.0)
+    (far,) = [p for p in done if p.name == "closed-form optimum"]
+    assert near.passed and sum(near.expected) == pytest.approx(1, abs=1e-12)
+    assert max(near.expected) < max(far.expected)  # a higher price of KL keeps the law nearer the reference
 
 
 def test_nan_never_passes():
@@ -118,9 +131,9 @@ def test_bad_records_and_missing_operators_are_refused():
         probes.run_probes({k: v for k, v in RIGHT.items() if k != "whiten"})
 
 
-def test_the_matrix_draws_what_rings():
-    name, wrong, _ = FAULTS["maximum"]
-    rows = {"right": probes.run_probes(RIGHT), "maximum": probes.run_probes(RIGHT | {name: wrong})}
+def test_the_matrix_draws_what_rings(done):
+    spoilt = [dataclasses.replace(p, got=tuple(x + 1 for x in p.got)) if p.name == "clip" else p for p in done]
+    rows = {"right": done, "maximum": spoilt}
     figure = probe_matrix(rows, title="which rings")
     panel = figure.axes[0]
     assert [t.get_text() for t in panel.get_yticklabels()] == ["right", "maximum"]
