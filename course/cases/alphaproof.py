@@ -136,6 +136,37 @@ def alphaproof(
         yield Round(turn, solved_share(results), solved_share(measured), calls, valid, len(proved), spent), proved
 
 
+@dataclass(frozen=True)
+class Fed:
+    """One seed of the comparison: share of held-out problems proved after imitation, by the loop, and by its control."""
+
+    seed: int
+    start: float
+    loop: float
+    control: float
+
+
+ROUNDS, BUDGET, STEPS, WRITTEN, PROBLEMS, IMITATION = 3, 48, 60, 20, 360, 100
+
+
+def fed_back(seed: int) -> Fed:
+    """Feed verified proofs back, or train as many steps on the written ones: problems, weights and written proofs of this seed."""
+    written = library(WRITTEN, seed=seed + 7)
+    drawn = problems(PROBLEMS, seed, hypotheses=(3, 5))
+    training, held_out = drawn[: -len(drawn) // 3], drawn[-len(drawn) // 3 :]
+    ended = {}
+    for feed_back in (True, False):
+        prover = new_prover(seed)
+        train(prover, written, steps=IMITATION, seed=seed)
+        loop = alphaproof(
+            prover, written, training if feed_back else training[:1], held_out, rounds=ROUNDS, budget=BUDGET, steps=STEPS, seed=seed,
+            feed_back=feed_back,
+        )  # fmt: skip
+        rows = [row for row, _ in loop]
+        ended[feed_back] = rows[-1].held_out
+    return Fed(seed, rows[0].held_out, ended[True], ended[False])
+
+
 def solved_share(results: Sequence[SearchResult]) -> float:
     """Proofs that the kernel accepts, as a share of the problems. What a search claims is checked once more here."""
     return sum(r.proof is not None and check_proof(r.goal, r.proof) for r in results) / len(results)

@@ -14,7 +14,7 @@ from torch import Tensor
 from course.feedback.annotators import Annotator
 from course.feedback.judge import Judge
 from course.feedback.normaliser import RewardNormaliser
-from course.feedback.reward_model import RewardModel, last_token_score, reward_scores
+from course.feedback.reward_model import RewardModel, last_token_score
 from course.feedback.rlaif import WinRates, direct_reward, fit_soft_reward, label_pairs, win_rates
 from course.models.decoder import Decoder, DecoderConfig
 from course.models.heads import ScalarHead
