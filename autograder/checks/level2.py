@@ -309,15 +309,15 @@ def positions_without_an_action_are_no_time(discounted_returns, draw):
 
 @invariant("L2.03", points=1)
 def a_reward_outside_the_mask_is_an_error(discounted_returns, draw):
-    """A reward at a position with mask 0 would be lost: it raises ValueError."""
+    """A reward at a position with mask 0 would be lost: it raises ValueError, be it negative, small, or one of two that cancel."""
     mask = gap_inserted(draw, draw.mask(3, 6))
     rewards = torch.where(mask, draw.normal(3, 6), 0.0)
-    lost = rewards.clone()
-    places = (~mask).nonzero()
-    b, t = places[draw.number(0, len(places))].tolist()
-    lost[b, t] = 0.7
     expect(discounted_returns(rewards, 0.9, mask), "the returns").close_to(return_twin(rewards, 0.9, mask))
-    expect_value_error(lambda: discounted_returns(lost, 0.9, mask), "a reward where the mask is 0")
+    for values in ((0.7,), (-1e-3,), (0.7, -0.7)):
+        lost = rewards.clone()
+        for (b, t), value in zip(draw.shuffled((~mask).nonzero().tolist()), values):
+            lost[b, t] = value
+        expect_value_error(lambda lost=lost: discounted_returns(lost, 0.9, mask), f"rewards {values} where the mask is 0")
 
 
 # ---------------------------------------------------------------- 2.4 generalized_advantage_estimation
@@ -894,13 +894,14 @@ def rewards_are_centred_in_their_group(group_relative_advantages, draw):
 
 @invariant("L2.14", points=1)
 def and_scaled_where_asked_for(group_relative_advantages, draw):
-    """scale="std" divides by the group's population standard deviation: rewards 0 and 1 become -1 and 1."""
+    """scale="std" divides by the group's population standard deviation: rewards 0 and 1 become -1 and 1. Any other is an error."""
     rewards, groups = draw.normal(11, scale=3), draw.groups([2, 4, 5])
     got = group_relative_advantages(rewards, groups, scale="std")
     expect(got, "the advantages").close_to(group_twin(rewards, groups, "std"))
     got = group_relative_advantages(scalar([0.0, 1.0, 1.0, 0.0, 0.0, 0.0]), torch.tensor([4, 4, 9, 9, 9, 9]), scale="std")
     root = math.sqrt(3)
     expect(got, "the advantages of 0, 1 and of 1, 0, 0, 0").close_to(scalar([-1, 1, root, -1 / root, -1 / root, -1 / root]))
+    expect_value_error(lambda: group_relative_advantages(rewards, groups, scale="variance"), 'scale="variance"')
 
 
 @invariant("L2.14", points=1)
@@ -920,12 +921,16 @@ def one_zero_one(group_relative_advantages, draw):
 
 @invariant("L2.14", points=1)
 def a_group_without_variation_gives_zero(group_relative_advantages, draw):
-    """Where all rewards of a group are equal the advantages are exactly 0: eight times 0.7 in float32 must not become noise."""
+    """Equal rewards of a group give exactly 0, in a group of one too: eight times 0.7 in float32 must not become noise."""
     for dtype in (torch.float32, torch.float64):
         rewards, groups = equal_groups(draw, dtype)
         for scale in ("none", "std"):
             got = group_relative_advantages(rewards, groups, scale=scale)
             expect(got, f"the advantages of equal rewards, scale {scale!r}, {dtype}").equals(torch.zeros(len(rewards)))
+    rewards, groups = draw.normal(6), draw.groups([1, 4, 1])
+    for scale in ("none", "std"):
+        got = group_relative_advantages(rewards, groups, scale=scale)
+        expect(got, f"the advantages with two groups of one, scale {scale!r}").close_to(group_twin(rewards, groups, scale))
 
 
 @invariant("L2.14", points=1, anchor=True)
@@ -1099,10 +1104,11 @@ GOLDEN_MASK = [[1, 1, 0], [1, 1, 1], [1, 0, 0]]
 
 @invariant("L2.16", points=1, anchor=True)
 def the_two_means_at_random_losses(aggregate, draw):
-    """ "token" is the mean over the active tokens of the batch, "response" the mean over responses of their token means."""
+    """ "token": mean over the active tokens of the batch; "response": mean over responses of their token means; no other `how`."""
     loss, mask = draw.normal(5, 8), draw.mask(5, 8)
     for how in ("token", "response"):
         expect(aggregate(loss, mask, how=how), f"the {how} mean").close_to(aggregate_twin(loss, mask, how))
+    expect_value_error(lambda: aggregate(loss, mask, how="sequence"), 'how="sequence"')
 
 
 @invariant("L2.16", points=1)
@@ -1155,10 +1161,12 @@ def the_penalty_of_random_lengths(overlong_penalty, draw):
 
 @invariant("L2.16", points=1)
 def limit_twenty_buffer_four(overlong_penalty, draw):
-    """Limit 20, buffer 4: lengths 16, 17, 18, 20, 21 get 0, -0.25, -0.5, -1, -1; it never falls below -1 or rises above 0."""
+    """Limit 20, buffer 4: lengths 16, 17, 18, 20, 21 get 0, -0.25, -0.5, -1, -1, never below -1 or above 0; one number is fine too."""
     lengths, wanted = torch.tensor([16, 17, 18, 20, 21, 1, 400]), scalar([0, -0.25, -0.5, -1, -1, 0, -1])
     order = draw.permutation(7)
     expect(overlong_penalty(lengths[order], 20, 4), "the penalties").close_to(wanted[order])
+    for one in (18, torch.tensor(18)):
+        expect(overlong_penalty(one, 20, 4), f"the penalty of {one!r}").close_to(scalar(-0.5))
 
 
 # ---------------------------------------------------------------- 2.16 overoptimisation_alarm

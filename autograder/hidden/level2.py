@@ -169,7 +169,7 @@ def the_test_finds_a_lost_penalty_and_a_lost_reward(test_shaped_token_rewards, d
 
 @invariant("L2.03", points=1, hidden=True)
 def a_row_keeps_its_returns(discounted_returns, draw):
-    """Each row has the same returns alone, and with skipped positions put anywhere between its steps."""
+    """Each row has the same returns alone, and with skipped positions put anywhere between its steps; no steps, no returns."""
     rewards, gamma = draw.normal(3, 4), 0.7
     wanted = visible.return_twin(rewards, gamma, torch.ones(3, 4))
     for b in range(3):
@@ -179,6 +179,8 @@ def a_row_keeps_its_returns(discounted_returns, draw):
         torch.zeros(3, 9, dtype=torch.float64).scatter(1, places, x) for x in (rewards, torch.ones(3, 4).double(), wanted)
     )
     expect(discounted_returns(wide, gamma, mask), "the returns with gaps").close_to(out)
+    mask[1], wide[1], out[1] = 0, 0, 0
+    expect(discounted_returns(wide, gamma, mask.long()), "the returns with a row without steps").close_to(out)
 
 
 @invariant("L2.03", points=1, hidden=True)
@@ -213,16 +215,17 @@ def where_both_flags_are_set_it_is_over(generalized_advantage_estimation, draw):
 
 @invariant("L2.04", points=1, hidden=True)
 def skipped_positions_may_hold_anything(generalized_advantage_estimation, draw):
-    """Values of NaN and flags at positions with mask 0 change nothing; a reward there is an error."""
+    """NaN and flags where the mask is 0, and a row without actions, change nothing; a reward there is an error. Flags may be 0/1."""
     case = visible.gae_case(draw, 5, 8, gaps=True, ends=0.25)
+    case = [torch.cat([x, torch.zeros(1, 8, dtype=x.dtype)]) for x in case]
     mask = case[5]
     wanted = visible.gae_twin(*case, 0.8, 0.9)
     for fill in (float("nan"), float("inf")):
         given = [
             case[0],
             spoiled(case[1], mask, fill),
-            case[2] | ~mask,
-            case[3] | ~mask,
+            (case[2] | ~mask).long(),
+            (case[3] | ~mask).long(),
             spoiled(case[4], mask, fill),
             mask.long(),
         ]
@@ -448,11 +451,12 @@ def the_test_finds_wrong_returns_and_nan(test_generalized_advantage_estimation, 
 
 @invariant("L2.06", points=1, hidden=True)
 def neither_level_nor_unit_matters(whiten, draw):
-    """Values a million times smaller, or shifted, whiten to the same numbers: there is no epsilon. The mask may hold numbers."""
+    """Values far smaller, or shifted, whiten to the same numbers: there is no epsilon. The mask may hold numbers, or nothing but 0."""
     x, mask = draw.normal(3, 8), draw.mask(3, 8)
     wanted = visible.whiten_twin(x, mask)
-    for given in (x * 1e-6, x + 40, x * 300):
+    for given in (x * 1e-6, x * 1e-9, x * 1e-7 + 1, x + 40, x * 300):
         expect(whiten(given, mask.double()), "the whitened values").close_to(wanted)
+    expect(whiten(x, torch.zeros_like(mask)), "the whitened values where the mask is 0 everywhere").equals(torch.zeros(3, 8))
 
 
 @invariant("L2.06", points=1, hidden=True)
@@ -467,8 +471,9 @@ def unequal_rows_share_one_mean(whiten, draw):
 
 @invariant("L2.07", points=1, hidden=True)
 def another_bound(ppo_actor_loss, draw):
-    """The bound is an argument: at eps 0.05 and 0.5 value and gradient follow it."""
-    given = visible.policies(draw, 4, 6)
+    """The bound is an argument: at eps 0.05 and 0.5 value and gradient follow it, for ratios of a hundred too."""
+    given = visible.policies(draw, 4, 6, scale=2.0)
+    given[0][0, 0], given[2][0, 0], given[3][0, 0] = given[1][0, 0] + 5, -1.5, True
     for eps in (0.05, 0.5):
         loss, slope = visible.actor_twin(*given, eps)
         expect(ppo_actor_loss(*given, eps), f"the loss at eps {eps}").close_to(loss)
@@ -477,7 +482,7 @@ def another_bound(ppo_actor_loss, draw):
 
 @invariant("L2.07", points=1, hidden=True)
 def masked_tokens_never_act(ppo_actor_loss, draw):
-    """NaN and infinity at masked tokens, and a row that is masked as a whole, change neither loss nor gradient."""
+    """NaN and infinity at masked tokens, and a row that is masked as a whole, change neither loss nor gradient; no action costs 0."""
     given = visible.policies(draw, 4, 6)
     given[3][draw.number(0, 4)] = False
     given[3][:, 0] = given[3].any(1)
@@ -486,12 +491,15 @@ def masked_tokens_never_act(ppo_actor_loss, draw):
         spoilt = [spoiled(x, given[3], fill) for x in given[:3]]
         expect(ppo_actor_loss(*spoilt, given[3].long()), f"the loss with {fill} elsewhere").close_to(loss)
         expect(ppo_actor_loss.gradient(*spoilt, given[3]), f"the gradient with {fill} elsewhere").close_to(slope)
+    nothing = ppo_actor_loss(*given[:3], torch.zeros_like(given[3]))
+    expect(1 + torch.as_tensor(nothing), "1 + the loss of no action").close_to(scalar(1.0))
 
 
 @invariant("L2.09", points=1, hidden=True)
 def masked_tokens_are_not_reported(clip_report, draw):
-    """What stands at masked tokens is in no row, and a type that occurs only there has none."""
+    """What stands at masked tokens is in no row, and a type that occurs only there has none. Advantage 0 is never clipped."""
     given, eps = visible.policies(draw, 4, 7), 0.1
+    given[2][:, ::3] = 0.0
     action_type = torch.where(given[3], draw.integers(-2, 1, 4, 7) * 10**6, 77)
     wanted = visible.report_twin(*given, action_type, eps)
     for fill in (float("nan"), float("inf")):
@@ -515,7 +523,7 @@ def quantiles_lie_between_neighbours(clip_report, draw):
 @invariant("L2.10", points=1, hidden=True)
 def every_action_weighs_the_same(critic_loss, draw):
     """Short and long rows: the mean is over actions, not over rows; a masked row changes nothing and no action at all costs 0."""
-    values, returns, mask = draw.normal(3, 8), draw.normal(3, 8), torch.zeros(3, 8, dtype=torch.long)
+    values, returns, mask = draw.normal(3, 8, scale=20), draw.normal(3, 8), torch.zeros(3, 8, dtype=torch.long)
     mask[0, draw.number(0, 8)] = 1
     mask[1, draw.permutation(8)[:7]] = 1
     wanted = visible.critic_twin(values, returns, mask)
@@ -539,10 +547,10 @@ def without_rehearsal_it_is_ppo(ppo_ptx_loss, draw):
 
 @invariant("L2.14", points=1, hidden=True)
 def small_rewards_are_scaled_too(group_relative_advantages, draw):
-    """Rewards of a hundred-thousandth, and rewards on a high level, give the same standardised advantages: there is no epsilon."""
+    """Rewards of a hundred-thousandth and less, and rewards on a high level, are standardised alike: there is no epsilon."""
     rewards, groups = draw.normal(10), draw.groups([3, 3, 4])
     wanted = visible.group_twin(rewards, groups, "std")
-    for given in (rewards * 1e-5, rewards * 1e-5 + 0.25, rewards * 1e4):
+    for given in (rewards * 1e-5, rewards * 1e-9, rewards * 1e-5 + 0.25, rewards * 1e4):
         expect(group_relative_advantages(given, groups, scale="std"), "the advantages").close_to(wanted)
 
 
@@ -551,7 +559,7 @@ def group_names_are_only_names(group_relative_advantages, draw):
     """Huge and negative ids, groups of one size and groups in a block change nothing; a prompt's own level cancels."""
     names = draw.permutation(4) * 10**12 - 2 * 10**12
     two = names[torch.cat([torch.tensor([0, 1, 0, 1]), draw.integers(0, 2, 8)])]
-    for groups in (names.repeat(3), names.repeat_interleave(3), two):
+    for groups in (names.repeat(3), names.repeat_interleave(3), two, names.repeat(3) // 10**12 + 10**12):
         rewards = draw.normal(12) + groups / 10**12
         for scale in ("none", "std"):
             wanted = visible.group_twin(rewards, groups, scale)

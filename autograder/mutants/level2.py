@@ -244,6 +244,15 @@ def loses_a_masked_reward(rewards, gamma, mask=None):
 
 
 @mutant(of="discounted_returns", kills="L2.03")
+def adds_up_masked_rewards(rewards, gamma, mask=None):
+    """This looks like a sum over skipped positions that must be 0: two lost rewards can cancel, and both are lost."""
+    on = _on(rewards, mask)
+    if float(rewards[~on].sum()) != 0:
+        raise ValueError("a reward where the mask is 0")
+    return _returns(torch.where(on, rewards, torch.zeros_like(rewards)), gamma, mask)
+
+
+@mutant(of="discounted_returns", kills="L2.03")
 def counts_from_the_start(rewards, gamma, mask=None):
     """This looks like discounting from the start of the row: a return is discounted from its own step on."""
     on = _on(rewards, mask)
@@ -622,6 +631,22 @@ def noise_by_noise(x, mask):
     return torch.where(mask != 0, (x - middle) / spread, 0.0).nan_to_num(0.0)
 
 
+@mutant(of="whiten", kills="L2.06")
+def close_is_equal(x, mask):
+    """This looks like "nearly equal" taken for equal: values that differ by a millionth still differ, and come out with variance 1."""
+    middle, spread = _statistics(x, mask)
+    return torch.where(mask != 0, (x - middle) / spread, 0.0) if spread > 1e-7 else torch.zeros_like(x)
+
+
+@mutant(of="whiten", kills="L2.06")
+def greatest_of_nothing(x, mask):
+    """This looks like the greatest of no values, which is an error: where the mask is 0 everywhere the result is 0."""
+    counted, (middle, spread) = x[mask != 0], _statistics(x, mask)
+    if bool(counted.max() == counted.min()):
+        return torch.zeros_like(x)
+    return torch.where(mask != 0, (x - middle) / spread, 0.0)
+
+
 # ---------------------------------------------------------------- 2.7 ppo_actor_loss
 
 
@@ -728,6 +753,12 @@ def actor_is_reinforce(logp_new, logp_old, advantage, action_mask, clip_eps=0.2)
     return -(new * a).mean()
 
 
+@mutant(of="ppo_actor_loss", kills="L2.07")
+def actor_nothing_is_nan(logp_new, logp_old, advantage, action_mask, clip_eps=0.2):
+    """This looks like the mean of no tokens: a batch without an action costs 0, not NaN."""
+    return -_surrogate(*_kept(action_mask, logp_new, logp_old.detach(), advantage.detach()), clip_eps).mean()
+
+
 @mutant(of="ppo_actor_loss", kills="L2.06")
 def gradient_into_the_old_policy(logp_new, logp_old, advantage, action_mask, clip_eps=0.2):
     """This looks like old log-probabilities that carry a gradient: they were recorded while sampling and are constants."""
@@ -831,6 +862,13 @@ def report_old_over_new(logp_new, logp_old, advantage, action_mask, action_type,
     """This looks like old over new: the ratio says how much likelier the action has become."""
     new, old, a, kind = _kept(action_mask, logp_new, logp_old, advantage, action_type)
     return _report(old, new, a, kind, clip_eps)
+
+
+@mutant(of="clip_report", kills="L2.09")
+def report_clips_at_advantage_zero(logp_new, logp_old, advantage, action_mask, action_type, clip_eps):
+    """This looks like A <= 0 where A < 0 is meant: a token with advantage 0 has no gradient to lose, it is not clipped."""
+    new, old, a, kind = _kept(action_mask, logp_new, logp_old, advantage, action_type)
+    return _report(new, old, torch.where(a == 0, -1.0, a), kind, clip_eps)
 
 
 # ---------------------------------------------------------------- 2.9 critic_loss, 2.10 ppo_ptx_loss
@@ -1005,6 +1043,21 @@ def never_divides(rewards, group_id, *, scale):
 def by_the_variance(rewards, group_id, *, scale):
     """This looks like division by the variance: the deviation is its square root."""
     return _by_group(rewards, group_id, lambda r: (r - r.mean()) / (r.var(correction=0) if scale == "std" else 1.0))
+
+
+@mutant(of="group_relative_advantages", kills="L2.14")
+def any_other_scale_passes(rewards, group_id, *, scale):
+    """This looks like an `else` that takes every other scale for "none": a misspelt option must be refused."""
+    return _by_group(rewards, group_id, _centred("std" if scale == "std" else "none"))
+
+
+@mutant(of="group_relative_advantages", kills="L2.14")
+def alone_keeps_its_reward(rewards, group_id, *, scale):
+    """This looks like a group of one that keeps its reward: its rewards are all equal, so the advantage is 0."""
+    if scale not in ("none", "std"):
+        raise ValueError("scale")
+    alone = (group_id[:, None] == group_id).sum(1) == 1
+    return torch.where(alone, rewards, _by_group(rewards, group_id, _centred(scale)))
 
 
 @mutant(of="group_relative_advantages", kills="L2.14")
@@ -1304,6 +1357,16 @@ def nothing_is_nan(token_loss, mask, *, how, denominator=None):
     return means.mean() if denominator is None else means.sum() / denominator
 
 
+@mutant(of="aggregate", kills="L2.16")
+def any_other_how_passes(token_loss, mask, *, how, denominator=None):
+    """This looks like an `else` that takes every other `how` for "response": a misspelt option must be refused."""
+    kept, on = _safe(token_loss, mask)
+    if how == "token":
+        return kept.sum() / (max(1, int(on.sum())) if denominator is None else denominator)
+    total = (kept.sum(1) / on.sum(1).clamp(min=1)).sum()
+    return total / (max(1, int(on.any(1).sum())) if denominator is None else denominator)
+
+
 # ---------------------------------------------------------------- 2.15 overlong_penalty
 
 
@@ -1311,6 +1374,12 @@ def nothing_is_nan(token_loss, mask, *, how, denominator=None):
 def whole_steps(length, max_length, buffer):
     """This looks like integer division: between 0 and -1 nothing is left of the slope."""
     return ((max_length - buffer - length) // buffer).clamp(-1, 0).double()
+
+
+@mutant(of="overlong_penalty", kills="L2.16")
+def tensors_only(length, max_length, buffer):
+    """This looks like a method of tensors called on a number: the length may be a plain number."""
+    return -((length.double() - (max_length - buffer)) / buffer).clamp(0.0, 1.0)
 
 
 @mutant(of="overlong_penalty", kills="L2.16")

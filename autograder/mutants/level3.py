@@ -401,6 +401,15 @@ def smallest_of_equals(answers):
 
 
 @mutant(of="consensus", kills="L3.06")
+def drops_empty_answers(answers):
+    """This looks like a filter that drops 0, None and the empty text: they are answers, and may be the most frequent ones."""
+    votes = {}
+    for answer in [a for a in answers if a] or answers:
+        votes[answer] = votes.get(answer, 0) + 1
+    return max(votes, key=votes.get)
+
+
+@mutant(of="consensus", kills="L3.06")
 def middle_of_the_sorted(answers):
     """This looks like the median: answers are compared for equality, they have no order."""
     return sorted(answers, key=str)[len(answers) // 2]
@@ -514,6 +523,15 @@ def goals_add_up(goal, tactics, kernel, budget):
 def invalid_proves(goal, tactics, kernel, budget):
     """This looks like `not subgoals` where `subgoals is None` is meant: an invalid tactic is taken for one that leaves no goal."""
     return _proof(_searched(tactics, kernel, budget, closes=lambda goal, tactic: ())(goal, budget))
+
+
+@mutant(of="solve", kills="L3.09")
+def subgoals_must_be_a_tuple(goal, tactics, kernel, budget):
+    """This looks like subgoals used as a key of a dict: the kernel may return a list, and lists cannot be hashed."""
+    seen = {}
+    return _proof(
+        _searched(tactics, lambda g, t: seen.setdefault(s, s) if (s := kernel(g, t)) is not None else None, budget)(goal, budget)
+    )
 
 
 @mutant(of="solve", kills="L3.09")
@@ -896,6 +914,20 @@ def _with_half(half_of, pool, ppo, sizes):
         return {"gold_low": row["gold"] - half, "gold_high": row["gold"] + half}
 
     return _changed(change, pool, ppo, sizes)
+
+
+@mutant(of="frontier_table", kills="L3.11")
+def front_among_sizes(pool, ppo, sizes=(1, 4, 16, 64)):
+    """This looks like a front of best-of-n alone: a PPO that is cheaper and better takes the others off the front."""
+    rows = frontier.frontier_table(pool, ppo, sizes)
+    return _fronted(rows[:-1]) + [_fronted(rows)[-1]]
+
+
+@mutant(of="frontier_table", kills="L3.11")
+def front_without_the_judge(pool, ppo, sizes=(1, 4, 16, 64)):
+    """This looks like a front without the judge's tokens: it is one of total and gold."""
+    rows = [{**row, "unjudged": row["sampled"] + row["trained"]} for row in frontier.frontier_table(pool, ppo, sizes)]
+    return [{k: v for k, v in row.items() if k != "unjudged"} for row in _fronted(rows, cost="unjudged")]
 
 
 @mutant(of="frontier_table", kills="L3.11")

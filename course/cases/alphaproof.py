@@ -146,7 +146,7 @@ class Fed:
     control: float
 
 
-ROUNDS, BUDGET, STEPS, WRITTEN, PROBLEMS, IMITATION = 3, 48, 60, 20, 360, 100
+ROUNDS, BUDGET, STEPS, WRITTEN, PROBLEMS, IMITATION = 3, 32, 120, 20, 360, 300
 
 
 def fed_back(seed: int) -> Fed:

@@ -622,7 +622,8 @@ stuck = sum(c > 0 and consensus(row) != answer for c, row, answer in zip(counts,
 say(
     "**What came out.** The three numbers, each with its budget:\n\n"
     + "\n".join(f"- {row}; the user waits for {row.latency:.0f} tokens" for row in budgets)
-    + f"\n\nThe reranker does best at N = {peak_d} with {max(by_judge):.0%} and has {by_judge[-1]:.0%} at N = {DRAWN}. In {stuck} of {QUESTIONS} questions the right total is in the pool and the consensus of all {DRAWN} is another. "
+    + f"\n\nThe reranker does best at N = {peak_d} with {max(by_judge):.0%} and has {by_judge[-1]:.0%} at N = {DRAWN}. "
+    f"In {stuck} of {QUESTIONS} questions the right total is in the pool and the consensus of all {DRAWN} is another. "
     f"You predicted: {prediction_d or 'nothing'}."
 )
 

@@ -61,6 +61,27 @@ def test_nothing_is_written_to_stderr_but_progress(executed):
     assert noise == []
 
 
+CASES = sorted(build.SOLUTIONS.glob("level*/case_*.ipynb"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=[path.stem for path in CASES])
+def test_a_case_runs_shows_figures_and_says_what_they_cannot_show(case, tmp_path):
+    row = execute(case, tmp_path / case.name)
+    assert row["seconds"] < MINUTES * 60 and 0 < row["megabytes"] < 3000
+    cells = nbformat.read(tmp_path / case.name, 4).cells
+    outputs = [o for c in cells for o in c.get("outputs", [])]
+    assert sum("image/png" in o.get("data", {}) for o in outputs) >= 2
+    text = "\n".join(c.source for c in cells) + "\n".join(str(o.get("data", {}).get("text/markdown", "")) for o in outputs)
+    for needed in ("**Predict:**", "cannot show", "**[D]**", "**[U]**"):
+        assert needed in text, needed
+    noise = [
+        o["text"]
+        for o in outputs
+        if o.get("name") == "stderr" and "it/s" not in o["text"] and "%|" not in o["text"] and "s/it" not in o["text"]
+    ]
+    assert noise == []
+
+
 def test_start_runs(tmp_path):
     row = execute(build.SOLUTIONS / "start" / "start.ipynb", tmp_path / "start.ipynb")
     assert row["seconds"] < 60

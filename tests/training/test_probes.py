@@ -40,7 +40,7 @@ FAULTS = {
     "sum, not mean": (
         "ppo_actor_loss",
         lambda n, o, a, m, clip_eps=0.2: m.sum() * actor(n, o, a, m),
-        {"policy gradient", "closed-form optimum"},
+        {"policy gradient", "clip", "closed-form optimum"},
     ),
     "maximum": ("ppo_actor_loss", lambda n, o, a, m, clip_eps=0.2: -actor(n, o, -a, m), {"clip"}),
     "fresh old log-probabilities": ("ppo_actor_loss", lambda n, o, a, m, clip_eps=0.2: actor(n, n.detach(), a, m), {"clip"}),
