@@ -268,10 +268,11 @@ def whiten_with_numbers(x, mask):
 def whiten_by_where(x, mask):
     on = mask.bool()
     kept = torch.where(on, x, torch.zeros_like(x))
-    middle = kept.sum() / on.sum()
+    count = on.sum().clamp(min=1)
+    middle = kept.sum() / count
     away = torch.where(on, kept - middle, torch.zeros_like(x))
     low, high = x.masked_fill(~on, math.inf).min(), x.masked_fill(~on, -math.inf).max()
-    return away * 0 if low == high else away / (away.square().sum() / on.sum()).sqrt()
+    return away / (away.square().sum() / count).sqrt() if low < high else away * 0
 
 
 # ---------------------------------------------------------------- actor and critic
@@ -283,7 +284,7 @@ def actor_by_selection(logp_new, logp_old, advantage, action_mask, clip_eps=0.2)
     a = advantage.detach()[on]
     ratio = torch.exp(logp_new[on] - logp_old.detach()[on])
     limit = torch.where(a > 0, 1 + clip_eps, 1 - clip_eps)
-    return torch.maximum(-ratio * a, -limit * a).sum() / on.sum()
+    return torch.maximum(-ratio * a, -limit * a).sum() / on.sum().clamp(min=1)
 
 
 @alternative(of="ppo_actor_loss")
@@ -295,7 +296,7 @@ def actor_by_loop(logp_new, logp_old, advantage, action_mask, clip_eps=0.2):
         inside = ratio.clamp(1 - clip_eps, 1 + clip_eps)
         total = total - (ratio * a if bool(ratio * a <= inside * a) else inside * a)
         count += 1
-    return total / count
+    return total / max(1, count)
 
 
 @alternative(of="ppo_actor_loss")
@@ -378,8 +379,14 @@ def rehearsal_by_dot(ppo, pretrain_nll, gamma):
 # ---------------------------------------------------------------- groups
 
 
+def _known(option, options):
+    if option not in options:
+        raise ValueError(f"expected one of {options}; got {option!r}")
+
+
 @alternative(of="group_relative_advantages")
 def groups_by_scatter(rewards, group_id, *, scale):
+    _known(scale, ("none", "std"))
     _, index, size = group_id.unique(return_inverse=True, return_counts=True)
     empty = torch.zeros(len(size), dtype=rewards.dtype)
     low, high = (empty.scatter_reduce(0, index, rewards, how, include_self=False) for how in ("amin", "amax"))
@@ -394,6 +401,7 @@ def groups_by_scatter(rewards, group_id, *, scale):
 
 @alternative(of="group_relative_advantages")
 def groups_with_numbers(rewards, group_id, *, scale):
+    _known(scale, ("none", "std"))
     members = {}
     for i, g in enumerate(group_id.tolist()):
         members.setdefault(g, []).append(i)
@@ -412,6 +420,7 @@ def groups_with_numbers(rewards, group_id, *, scale):
 @alternative(of="group_relative_advantages")
 def groups_by_pairs(rewards, group_id, *, scale):
     """Centred: the mean difference to the group's members. The variance: half the mean square of all differences."""
+    _known(scale, ("none", "std"))
     same = group_id[:, None] == group_id[None, :]
     gap = torch.where(same, rewards[:, None] - rewards[None, :], torch.zeros((), dtype=rewards.dtype))
     size = same.sum(1)
@@ -496,6 +505,7 @@ def groups_against_an_own_solution(fn):
 
 @alternative(of="aggregate")
 def aggregate_by_weights(token_loss, mask, *, how, denominator=None):
+    _known(how, ("token", "response"))
     on = mask.to(token_loss.dtype)
     if how == "token":
         weight, count = on, on.sum()
@@ -507,6 +517,7 @@ def aggregate_by_weights(token_loss, mask, *, how, denominator=None):
 
 @alternative(of="aggregate")
 def aggregate_by_rows(token_loss, mask, *, how, denominator=None):
+    _known(how, ("token", "response"))
     rows = [row[on.bool()] for row, on in zip(token_loss, mask) if on.any()]
     if not rows:
         return token_loss.masked_fill(mask == 0, 0.0).sum()
@@ -518,6 +529,7 @@ def aggregate_by_rows(token_loss, mask, *, how, denominator=None):
 
 @alternative(of="aggregate")
 def aggregate_by_nested_means(token_loss, mask, *, how, denominator=None):
+    _known(how, ("token", "response"))
     on = mask == 1
     kept = token_loss.masked_fill(~on, 0.0)
     per_row, tokens = kept.sum(-1), on.sum(-1)
@@ -528,7 +540,7 @@ def aggregate_by_nested_means(token_loss, mask, *, how, denominator=None):
 
 @alternative(of="overlong_penalty")
 def penalty_by_where(length, max_length, buffer):
-    start = max_length - buffer
+    length, start = torch.as_tensor(length), max_length - buffer
     slope = (start - length) / buffer
     return torch.where(length <= start, 0.0, torch.where(length <= max_length, slope, -1.0))
 
@@ -539,12 +551,14 @@ def penalty_with_numbers(length, max_length, buffer):
         over = n - (max_length - buffer)
         return 0.0 if over <= 0 else -1.0 if over >= buffer else -over / buffer
 
+    if not isinstance(length, torch.Tensor):
+        return one(length)
     return torch.tensor([one(n) for n in length.flatten().tolist()], dtype=torch.float64).view(length.shape)
 
 
 @alternative(of="overlong_penalty")
 def penalty_by_relu(length, max_length, buffer):
-    over = F.relu(length.double() - max_length + buffer)
+    over = F.relu(torch.as_tensor(length).double() - max_length + buffer)
     return -torch.minimum(over, torch.full_like(over, float(buffer))) / buffer
 
 
