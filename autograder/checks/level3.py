@@ -9,14 +9,14 @@ from autograder.framework import CheckFailed, Exercise, expect, invariant, rejec
 from autograder.inside.codec import Candidate
 
 EXERCISES = (
-    Exercise("best_of_n", "3.1", "The best of N", 10, 1, ("first_best", "rerank")),
+    Exercise("best_of_n", "3.1", "The best of N", 10, 1, ("first_best", "rerank", "select_by_process")),
     Exercise("expected_best_of_n", "3.2", "What best-of-N is worth", 30, 3),
     Exercise("test_expected_best_of_n", "3.3", "Bug hunt: a biased estimate", 25, 3),
     Exercise("pass_at_k", "3.4", "At least one of k", 15, 2),
     Exercise("best_of_n_kl", "3.5", "How far selection moves a law", 25, 3, ("best_of_n_logprobs",)),
     Exercise("consensus", "3.6", "What most samples say", 10, 1, ("mode", "multimode", "three_budgets")),
-    Exercise("process_score", "3.7", "A score made of steps", 10, 1, ("geometric_mean", "process_log_score")),
-    Exercise("solve", "3.8", "A proof is an AND-OR tree", 45, 4, ("guided_search", "_first_proof")),
+    Exercise("process_score", "3.7", "A score made of steps", 10, 1, ("geometric_mean", "gmean", "process_log_score")),
+    Exercise("solve", "3.8", "A proof is an AND-OR tree", 45, 4, ("guided_search", "_first_proof", "_Tree")),
     Exercise("pareto_front", "3.9", "What no other point beats", 15, 2),
     Exercise("frontier_table", "3.10", "Exit: the whole frontier", 50, 5, ("_row",)),
 )

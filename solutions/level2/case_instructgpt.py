@@ -32,6 +32,7 @@ from course.feedback.capability import suite
 from course.figures import say
 from course.figures.learning import curves
 from course.tasks import reviews
+from course.training.metering import metered
 
 # %% [markdown]
 # ## The system, as published, and what stands for it here
@@ -84,11 +85,13 @@ from tqdm.auto import tqdm
 parts = replace(operators(), ptx_loss=ppo_ptx_loss, rehearsal_loss=case.token_nll)
 abilities = suite(0)
 table = [case.measure(name, p, start, abilities, SEED) for name, p in (("pretrained", start.pretrained), ("SFT", start.policy))]
-watched = {}
+watched, bills = {}, {}
 for name, rehearse in (("PPO", False), ("PPO-ptx", True)):
     learner = case.learner_of(start, recipe)
     run = case.run(start, learner, operators=parts, rehearse=rehearse, recipe=recipe)
-    watched[name] = list(tqdm(run, total=recipe.iterations, desc=name))
+    counted = metered(run, learner, reference=start.policy, reward=start.reward, prompt_length=reviews.PROMPT_LENGTH)
+    rows = list(tqdm(counted, total=recipe.iterations, desc=name))
+    watched[name], bills[name] = [step for step, _ in rows], rows[-1][1]
     table.append(case.measure(name, learner["actor"], start, abilities, SEED))
     table.append(case.measure(f"{name}, averaged weights", learner.averaged["actor"], start, abilities, SEED))
 
@@ -112,7 +115,13 @@ curves(
 say(
     "| policy | reward | gold | KL, nats | pretraining text, nats per token | capability suite |\n|---|---|---|---|---|---|\n"
     + "\n".join(f"| {r.name} | {r.reward:.2f} | {r.gold:.2f} | {r.kl:.1f} | {r.nll:.2f} | {r.capability:.2f} |" for r in table)
-    + f"\n\nYou predicted: {prediction_ptx or 'nothing'}."
+    + f"\n\nYou predicted: {prediction_ptx or 'nothing'}. The average of the weights lags behind: for PPO its reward is "
+    f"{by_name['PPO, averaged weights'].reward - by_name['PPO'].reward:+.2f} and its distance {by_name['PPO, averaged weights'].kl - by_name['PPO'].kl:+.1f} nats from the last weights'.\n\n"
+    "**The bill** of the reinforcement learning, without the rehearsal text:\n\n| run | sampled tokens | trained | judged | scored | operations | bytes held | seconds |\n|---|---|---|---|---|---|---|---|\n"
+    + "\n".join(
+        f"| {name} | {b.sampled_tokens:,} | {b.trained_tokens:,} | {b.judged_tokens:,} | {b.scored_tokens:,} | {b.flops:.1e} | {b.bytes / 1e6:.1f} MB | {b.seconds:.0f} |"
+        for name, b in bills.items()
+    )
 )
 
 # %% [markdown]

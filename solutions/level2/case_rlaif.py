@@ -14,7 +14,7 @@
 #
 # Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
 #
-# **You will see** three teachers of one policy, and that the accuracy of a reward model is not the quality of the policy it makes. **You need** the lab of this
+# **You will see** three teachers of one policy, and whether the accuracy of a reward model is the quality of the policy it makes. **You need** the lab of this
 # level. There is nothing to hand in.
 
 # %% tags=["parameters"]
@@ -99,7 +99,7 @@ say(
 # A direct judge is asked at every step, so its bill grows with training; a reward model is asked once for its labels and then copied. And a direct judge's errors are
 # rewarded as they are, while a reward model smooths them and adds its own.
 #
-# **What this cannot show:** that AI labels are as good as people's. Our judge's faults are ones we built in, our people are a formula with noise, and this is one
+# **What this cannot show:** an order of the teachers, for three points of one seed may be luck; or that AI labels are as good as people's. Our judge's faults are ones we built in, our people are a formula with noise, and this is one
 # seed. It shows which numbers to ask for: quality of the policies under a judge that nobody trained on, at equal length, with the judge's bill.
 
 # %%
