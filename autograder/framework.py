@@ -8,7 +8,7 @@ earlier call returned; `course verify-checks` proves it.
 
 import inspect
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 
@@ -134,7 +134,7 @@ class Direct(Implementation):
         try:
             result = execute(self.function, call)
         except Exception as error:
-            failure = StudentError(type(error).__name__, str(error))
+            failure = StudentError.of(error)
             self.answers.append(failure)
             raise failure from error
         self.answers.append(result)
@@ -159,13 +159,31 @@ class Replay(Implementation):
         return result
 
 
-def rejects(test: Implementation, candidate: Any) -> bool:
-    """Whether a student's test function raises on this candidate."""
+def rejection(test: Implementation, candidate: Any) -> tuple[str, str]:
+    """(why a student's test rejects this candidate, why it accepts it); one of the two is empty."""
     try:
-        test(candidate)
-    except StudentError:
-        return True
-    return False
+        answer = test(candidate)
+    except StudentError as error:
+        if error.kind == "NotImplementedError" and not error.text:
+            raise  # the exercise has not been begun
+        return (" ".join(str(error).split())[:300] or error.kind), ""
+    return "", "none" if answer is None else f"none: it returned {_show(answer)}, and a test must raise"
+
+
+def expect_right(rejected: str) -> None:
+    """A right candidate must not be rejected; the learner sees what the test said."""
+    if rejected:
+        raise CheckFailed(f"your test: expected it to accept a right function, got {rejected}")
+
+
+def expect_verdicts(test: Implementation, draw: Any, right: Sequence[Callable], wrong: Sequence[Callable]) -> None:
+    """The student's test must accept each right function and reject each wrong one, in a secret order."""
+    for candidate, function in draw.lineup(right, wrong):
+        rejected, accepted = rejection(test, candidate)
+        if function in right:
+            expect_right(rejected)
+        elif accepted:
+            raise CheckFailed(f"your test: expected an error for a wrong function, got {accepted}")
 
 
 # ---------------------------------------------------------------- what a check may say

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from autograder.framework import CheckFailed, Exercise, expect, invariant, rejects
+from autograder.framework import CheckFailed, Exercise, expect, expect_verdicts, invariant
 from autograder.inside.execute import StudentError
 
 EXERCISES = (
@@ -83,16 +83,6 @@ def expect_value_error(call, what):
     raise CheckFailed(f"{what}: expected a ValueError, got an answer")
 
 
-def expect_verdicts(test, draw, right, wrong):
-    """The student's test must accept each right function and reject each wrong one, in a secret order."""
-    for candidate, function in draw.lineup(right, wrong):
-        rejected = rejects(test, candidate)
-        if function in right and rejected:
-            raise CheckFailed("your test: expected it to accept a right function, got an error from it")
-        if function in wrong and not rejected:
-            raise CheckFailed("your test: expected an error for a wrong function, got none")
-
-
 # ---------------------------------------------------------------- 2.1 shaped_token_rewards
 
 
@@ -135,6 +125,10 @@ def the_rewards_of_a_response_sum_up(shaped_token_rewards, draw):
     actor, reference, reward, beta = logprobs(draw, 6, 9), logprobs(draw, 6, 9), draw.normal(6), 0.7
     mask = gap_inserted(draw, draw.mask(6, 9))
     got = torch.as_tensor(shaped_token_rewards(actor, reference, mask, reward, beta))
+    unread = [spoiled(x, mask, math.nan) for x in (actor, reference)]
+    expect(shaped_token_rewards(*unread, mask, reward, beta), "the token rewards with NaN where the mask is 0").close_to(
+        shaped_twin(actor, reference, mask, reward, beta)
+    )
     ratio = [math.fsum(float(actor[b, t] - reference[b, t]) for t in range(9) if mask[b, t]) for b in range(6)]
     wanted = scalar([float(r) - beta * k for r, k in zip(reward, ratio)])
     expect(got.sum(1), "the sums of the token rewards").close_to(wanted)
@@ -768,7 +762,11 @@ def every_action_type_has_its_own_row(clip_report, draw):
     """Beside "all" there is one entry per type of action, with that type's own tokens only."""
     given, eps = policies(draw, 6, 9), 0.15
     action_type = scalar([3, 8, 11]).long()[draw.integers(0, 3, 6, 9)]
-    expect(clip_report(*given, action_type, eps), "the report").close_to(report_twin(*given, action_type, eps))
+    got, wanted = clip_report(*given, action_type, eps), report_twin(*given, action_type, eps)
+    if isinstance(got, dict) and set(got) != set(wanted):
+        found = f"{list(got)[:5]}" + "".join(f", of type {kind}" for kind in sorted({type(k).__name__ for k in got} - {"int", "str"}))
+        raise CheckFailed(f'the report: expected the keys "all" and the types as int, {list(wanted)}, got {found}')
+    expect(got, "the report").close_to(wanted)
 
 
 @invariant("L2.09", points=1)
@@ -1179,7 +1177,13 @@ FIELDS = ("step", "kl", "entropy", "length", "repetition", "heldout_score")
 
 
 def made_up_run(draw, kind, records=18):
-    """A run as it is drawn on a blackboard: "flat" stays where it is, "healthy" improves and levels off, "pushed" falls apart."""
+    """A run as it is drawn on a blackboard.
+
+    "flat" stays where it is, "healthy" improves and levels off, "pushed" falls apart, and a "traveller" goes as far as a pushed run
+    and is the better for it: every nat buys 0.12 to 0.2 of the held-out score, and length, repetition and entropy hardly change.
+    """
+    if kind == "traveller":
+        return _traveller(draw, records)
     turn = draw.number(records // 3, records // 2)
     history, gold = [], []
     for i in range(records):
@@ -1193,6 +1197,18 @@ def made_up_run(draw, kind, records=18):
         history.append(row | {"heldout_score": 1.3 * learnt - 0.8 * lost + noise[4]})
         gold.append(learnt - 2 * lost)
     return {"seed": draw.number(0, 1000), "healthy": kind != "pushed", "history": history, "gold": gold}
+
+
+def _traveller(draw, records):
+    far, worth = float(draw.uniform(1, low=15, high=20)), float(draw.uniform(1, low=0.12, high=0.2))
+    history = []
+    for i in range(records):
+        noise, kl = (draw.normal(6) * 0.01).tolist(), far * i / (records - 1)
+        row = {"step": 5 * i, "kl": max(0.0, kl + 2 * noise[0]), "entropy": 1.3 - 0.01 * kl + noise[1]}
+        row |= {"length": 10.5 + 0.05 * kl + 10 * noise[2], "repetition": max(0.0, 0.02 + noise[3] / 5)}
+        history.append(row | {"heldout_score": worth * kl + noise[4]})
+    gold = [row["heldout_score"] for row in history]
+    return {"seed": draw.number(0, 1000), "healthy": True, "history": history, "gold": gold}
 
 
 @functools.lru_cache(maxsize=4)
@@ -1275,6 +1291,12 @@ def a_collapse_raises_the_alarm(overoptimisation_alarm, draw):
 def a_flat_run_stays_quiet(overoptimisation_alarm, draw):
     """Made-up runs in which nothing happens, or which improve and level off, raise no alarm at any step."""
     expect_quiet(overoptimisation_alarm, [made_up_run(draw, kind) for kind in ("flat", "healthy", "flat")])
+
+
+@invariant("L2.20", points=1)
+def a_profitable_journey_stays_quiet(overoptimisation_alarm, draw):
+    """Made-up runs that go 15 to 20 nats far while the held-out judge likes every nat of it raise no alarm: far is not wrong."""
+    expect_quiet(overoptimisation_alarm, [made_up_run(draw, "traveller", records) for records in (18, 24)])
 
 
 @invariant("L2.20", points=1)

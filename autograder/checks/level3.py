@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from autograder.framework import CheckFailed, Exercise, expect, invariant, rejects
+from autograder.framework import CheckFailed, Exercise, expect, expect_verdicts, invariant
 from autograder.inside.codec import Candidate
 
 EXERCISES = (
@@ -193,16 +193,6 @@ def selects_by_gold(scores, gold, n):
     values = sorted(gold.tolist())
     total = math.comb(len(values), n)
     return torch.tensor(sum(v * (math.comb(k, n - 1) / total) for k, v in enumerate(values)), dtype=torch.float64)
-
-
-def expect_verdicts(test, draw, right, wrong):
-    """The student's test must accept each right function and reject each wrong one, in a secret order."""
-    for candidate, function in draw.lineup(right, wrong):
-        rejected = rejects(test, candidate)
-        if function in right and rejected:
-            raise CheckFailed("your test: expected it to accept a right function, got an error from it")
-        if function in wrong and not rejected:
-            raise CheckFailed("your test: expected an error for a wrong function, got none")
 
 
 @invariant("L3.01", points=1, anchor=True)

@@ -19,6 +19,9 @@ KINDS = {  # dtype by name, for tensors whose dtype safetensors keeps
 }  # fmt: skip
 
 
+RAISED_INSIDE = "(raised inside the function that yours was given: do your inputs keep the promises of its docstring?)"
+
+
 class Candidate:
     """A function given as source text, for exercises in which students test functions. Its name and comments tell nothing."""
 
@@ -29,7 +32,11 @@ class Candidate:
         self.function = namespace["candidate"]
 
     def __call__(self, *args, **kwargs):
-        return self.function(*args, **kwargs)
+        try:
+            return self.function(*args, **kwargs)
+        except Exception as error:
+            error.add_note(RAISED_INSIDE)
+            raise
 
     def __repr__(self) -> str:
         return self.source

@@ -33,6 +33,11 @@ class StudentError(Exception):
         super().__init__(f"{kind}: {text}" if text else kind)
         self.kind, self.text = kind, text
 
+    @classmethod
+    def of(cls, error: BaseException) -> "StudentError":
+        """With its notes: a function that the student's own was given leaves one on what it raises."""
+        return cls(type(error).__name__, " ".join([str(error)[:180], *getattr(error, "__notes__", ())]).strip()[:300])
+
 
 def execute(function: Callable, call: Call) -> Any:
     """Run the call on copies of its tensors, so that a function that writes into its arguments harms only itself."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from autograder.inside import codec
-from autograder.inside.execute import Call, execute
+from autograder.inside.execute import Call, StudentError, execute
 
 
 class _Timeout(BaseException):
@@ -83,7 +83,8 @@ def _calls(namespace, name, numbers, call_seconds, inputs: Path, outputs: Path) 
             _error(target, "TimeoutError", f"{name} did not return within {call_seconds} s")
             return
         except BaseException as error:  # whatever a student's function throws is a result
-            _error(target, type(error).__name__, str(error)[:300])
+            failure = StudentError.of(error)
+            _error(target, failure.kind, failure.text)
 
 
 def _error(target: Path, kind: str, text: str) -> None:
