@@ -417,14 +417,14 @@ def observations_between_actions_change_nothing(generalized_advantage_estimation
 def two_steps(kind):
     """Two steps of reward 1, values 0.5 and 0.6, and a critic that gives the final observation 0.7."""
     flag, none = torch.tensor([[False, True]]), torch.zeros(1, 2, dtype=torch.bool)
-    ended, cut = (flag, none) if kind == "terminated" else (none, flag)
+    ended, cut = {"terminated": (flag, none), "truncated": (none, flag), "both": (flag, flag)}[kind]
     return [scalar([[1.0, 1.0]]), scalar([[0.5, 0.6]]), ended, cut, scalar([[9.0, 0.7]]), torch.ones(1, 2, dtype=torch.bool)]
 
 
 @invariant("L2.05", points=1)
 def a_timeout_is_not_a_failure(generalized_advantage_estimation, draw):
     """Two steps of reward 1 at values 0.5, 0.6: advantages 1.382, 0.4 where terminated, 1.92065, 1.03 where cut off at value 0.7."""
-    for kind, wanted in (("terminated", [[1.382, 0.4]]), ("truncated", [[1.92065, 1.03]])):
+    for kind, wanted in (("terminated", [[1.382, 0.4]]), ("truncated", [[1.92065, 1.03]]), ("both", [[1.382, 0.4]])):
         advantages, returns = pair_of(generalized_advantage_estimation(*two_steps(kind), 0.9, 0.95))
         expect(advantages, f"the advantages where {kind}").close_to(scalar(wanted))
         expect(returns, f"the returns where {kind}").close_to(scalar(wanted) + scalar([[0.5, 0.6]]))
@@ -641,6 +641,7 @@ def a_constant_whitens_to_zero(whiten, draw):
     lonely = torch.zeros(2, 4, dtype=torch.bool)
     lonely[1, draw.number(0, 4)] = True
     expect(whiten(draw.normal(2, 4), lonely), "one counted value, whitened").equals(torch.zeros(2, 4))
+    expect(whiten(draw.normal(2, 4), 0 * lonely), "no counted value, whitened").equals(torch.zeros(2, 4))
 
 
 # ---------------------------------------------------------------- 2.7 ppo_actor_loss
@@ -704,6 +705,8 @@ def at_ratio_one_it_is_the_policy_gradient(ppo_actor_loss, draw):
     """Before the first update the value is minus the mean advantage and the gradient of a token is -A / tokens."""
     _, old, advantage, mask = policies(draw, 4, 5)
     count = int(mask.sum())
+    nothing = ppo_actor_loss(old, old, advantage, torch.zeros_like(mask))
+    expect(1 + torch.as_tensor(nothing), "1 + the loss of a batch without an action").close_to(scalar(1.0))
     expect(ppo_actor_loss(old, old, advantage, mask), "the loss").close_to(scalar(-mean(advantage[mask].tolist())))
     expect(ppo_actor_loss.gradient(old, old, advantage, mask), "the gradient").close_to(
         torch.where(mask, -advantage / count, 0.0)
@@ -818,6 +821,8 @@ def off_by_one_costs_a_half(critic_loss, draw):
     mask = draw.mask(2, 5)
     level = draw.normal(2, 5)
     expect(critic_loss(level + 1, level, mask), "the loss").close_to(scalar(0.5))
+    nothing = critic_loss(level + 1, level, torch.zeros_like(mask))
+    expect(1 + torch.as_tensor(nothing), "1 + the loss of a batch without an action").close_to(scalar(1.0))
     for fill in (float("nan"), float("inf")):
         values, returns = spoiled(level + 1, mask, fill), spoiled(level, mask, fill)
         expect(critic_loss(values, returns, mask), f"the loss with {fill} elsewhere").close_to(scalar(0.5))
@@ -902,7 +907,8 @@ def and_scaled_where_asked_for(group_relative_advantages, draw):
     got = group_relative_advantages(scalar([0.0, 1.0, 1.0, 0.0, 0.0, 0.0]), torch.tensor([4, 4, 9, 9, 9, 9]), scale="std")
     root = math.sqrt(3)
     expect(got, "the advantages of 0, 1 and of 1, 0, 0, 0").close_to(scalar([-1, 1, root, -1 / root, -1 / root, -1 / root]))
-    expect_value_error(lambda: group_relative_advantages(rewards, groups, scale="variance"), 'scale="variance"')
+    for other in ("variance", "", True):
+        expect_value_error(lambda: group_relative_advantages(rewards, groups, scale=other), f"scale={other!r}")
 
 
 @invariant("L2.14", points=1)
@@ -1157,7 +1163,9 @@ def the_penalty_of_random_lengths(overlong_penalty, draw):
     """0 up to max_length - buffer, then linear down to -1 at max_length."""
     lengths = draw.integers(1, 60, 12)
     lengths[:2] = torch.tensor([36, 47])
-    expect(overlong_penalty(lengths, 50, 15), "the penalties").close_to(overlong_twin(lengths, 50, 15))
+    expect(overlong_penalty(lengths, 50, 15), f"the penalties of lengths {lengths.tolist()}").close_to(
+        overlong_twin(lengths, 50, 15)
+    )
 
 
 @invariant("L2.16", points=1)
@@ -1165,7 +1173,10 @@ def limit_twenty_buffer_four(overlong_penalty, draw):
     """Limit 20, buffer 4: lengths 16, 17, 18, 20, 21 get 0, -0.25, -0.5, -1, -1, never below -1 or above 0; one number is fine too."""
     lengths, wanted = torch.tensor([16, 17, 18, 20, 21, 1, 400]), scalar([0, -0.25, -0.5, -1, -1, 0, -1])
     order = draw.permutation(7)
-    expect(overlong_penalty(lengths[order], 20, 4), "the penalties").close_to(wanted[order])
+    got = torch.as_tensor(overlong_penalty(lengths[order], 20, 4))
+    expect(list(got.shape), "the shape of the penalties").equals([7])
+    for penalty, length, value in zip(got, lengths[order].tolist(), wanted[order]):
+        expect(penalty, f"the penalty of {length} tokens").close_to(value)
     for one in (18, torch.tensor(18)):
         expect(overlong_penalty(one, 20, 4), f"the penalty of {one!r}").close_to(scalar(-0.5))
 

@@ -747,6 +747,13 @@ def the_alarm_holds_over_seeds(overoptimisation_alarm, draw):
 
 
 @invariant("L2.20", points=1, hidden=True)
+def quiet_on_any_profitable_journey(overoptimisation_alarm, draw):
+    """Made-up runs of several lengths that travel far to their profit raise no alarm, in whichever order they come."""
+    runs = [visible.made_up_run(draw, "traveller", records) for records in draw.shuffled((14, 21, 30))]
+    visible.expect_quiet(overoptimisation_alarm, runs)
+
+
+@invariant("L2.20", points=1, hidden=True)
 def quiet_over_seeds(overoptimisation_alarm, draw):
     """Unseen healthy runs: at most one alarm in ten."""
     visible.expect_quiet(overoptimisation_alarm, visible.recorded_runs(RUNS, healthy=True))

@@ -407,6 +407,43 @@ def values_of_observations(rewards, values, terminated, truncated, final_value, 
 
 
 @mutant(of="generalized_advantage_estimation", kills="L2.04")
+def next_column(rewards, values, terminated, truncated, final_value, mask, gamma=1.0, gae_lambda=0.95):
+    """This looks like values[t + 1] and the advantage of t + 1, actions or not: at a gap the next action is further on."""
+    on = mask != 0
+    _refuse_lost(rewards, on)
+    values = torch.where(on, values, 0.0)
+    ended, cut = terminated != 0, (truncated != 0) & (terminated == 0)
+    carried, columns = torch.zeros_like(values[:, 0]), []
+    for t in range(values.shape[1] - 1, -1, -1):
+        following = values[:, t + 1] if t + 1 < values.shape[1] else torch.zeros_like(carried)
+        following = torch.where(ended[:, t], 0.0, torch.where(cut[:, t], final_value[:, t], following))
+        here = rewards[:, t] + gamma * following - values[:, t]
+        here = here + gamma * gae_lambda * torch.where(ended[:, t] | cut[:, t], 0.0, carried)
+        carried = torch.where(on[:, t], here, 0.0)
+        columns.append(carried)
+    advantages = torch.stack(columns[::-1], 1)
+    return advantages, torch.where(on, advantages + values, 0.0)
+
+
+@mutant(of="generalized_advantage_estimation", kills=("L2.04", "L2.05"))
+def bootstraps_from_itself(rewards, values, terminated, truncated, final_value, mask, gamma=1.0, gae_lambda=0.95):
+    """This looks like gamma * values[t] in the residual at t: what comes after a step is worth the next action's value, not its own."""
+    on = mask != 0
+    _refuse_lost(rewards, on)
+    own = torch.where(on, values, 0.0)
+    ended, cut = terminated != 0, (truncated != 0) & (terminated == 0)
+    carried, columns = torch.zeros_like(own[:, 0]), []
+    for t in range(own.shape[1] - 1, -1, -1):
+        following = torch.where(ended[:, t], 0.0, torch.where(cut[:, t], final_value[:, t], own[:, t]))
+        here = rewards[:, t] + gamma * following - own[:, t]
+        here = here + gamma * gae_lambda * torch.where(ended[:, t] | cut[:, t], 0.0, carried)
+        carried = torch.where(on[:, t], here, carried)
+        columns.append(torch.where(on[:, t], here, 0.0))
+    advantages = torch.stack(columns[::-1], 1)
+    return advantages, torch.where(on, advantages + own, 0.0)
+
+
+@mutant(of="generalized_advantage_estimation", kills="L2.04")
 def without_lambda(rewards, values, terminated, truncated, final_value, mask, gamma=1.0, gae_lambda=0.95):
     """This looks like gamma alone in the recursion: lambda is not used."""
     return _gae(rewards, values, terminated, truncated, final_value, mask, gamma, 1.0)
@@ -554,6 +591,16 @@ def whitens_over_everything(x, mask):
     if _constant(x, mask):
         return torch.zeros_like(x)
     return torch.where(on, (x - x.mean()) / x.std(correction=0), 0.0)
+
+
+@mutant(of="whiten", kills="L2.06")
+def whitens_over_zeroed_padding(x, mask):
+    """This looks like padding set to 0 and then counted: zeros draw the mean towards 0 and make the deviation another one."""
+    on = mask != 0
+    kept = torch.where(on, x, 0.0)
+    if not bool(on.any()) or _constant(x, mask):
+        return torch.zeros_like(x)
+    return torch.where(on, (kept - kept.mean()) / kept.std(correction=0), 0.0)
 
 
 @mutant(of="whiten", kills="L2.06")
@@ -1455,6 +1502,12 @@ def a_number_of_steps(history):
 def a_little_kl(history):
     """This looks like an alarm at a KL that every run passes which learns anything: moving away from the reference is the point."""
     return history[-1]["step"] if history[-1]["kl"] > 0.3 else None
+
+
+@mutant(of="overoptimisation_alarm", kills="L2.20")
+def limit_on_kl(history):
+    """This looks like a limit on KL: it is a limit on moving, and stops a policy that goes far and is the better for it."""
+    return history[-1]["step"] if history[-1]["kl"] > 12 else None
 
 
 @mutant(of="overoptimisation_alarm", kills="L2.20")
