@@ -6,7 +6,7 @@ import torch
 
 from autograder.checks import level3 as visible
 from autograder.checks.level3 import first_best, mean, scalar
-from autograder.framework import CheckFailed, expect, invariant
+from autograder.framework import expect, invariant
 
 # ---------------------------------------------------------------- best of N
 
@@ -34,16 +34,6 @@ def impossible_and_negative_scores(best_of_n, draw):
     one[draw.number(1, 8)] = -1e30
     for scores in (low, impossible, one):
         expect(best_of_n(candidates, scores, 8), "the best of 8").equals(candidates[first_best(scores.tolist())])
-
-
-@invariant("L3.01", points=1, hidden=True)
-def tied_scores_in_a_subset(expected_best_of_n, draw):
-    """Where scores are equal the first in order is selected, in every subset; with n = M that is plain best-of-n."""
-    for _ in range(3):
-        scores, gold = draw.integers(0, 3, 7).double(), draw.normal(7, scale=2)
-        for n in (2, 4, 7):
-            wanted = visible.mean_over_subsets(scores, gold, n)
-            expect(expected_best_of_n(scores, gold, n), f"the expected gold of best of {n}").close_to(wanted)
 
 
 @invariant("L3.01", points=1, hidden=True)
@@ -319,10 +309,7 @@ def one_seed_has_no_interval(frontier_table, draw):
     wanted = visible.table_twin(pool, ppo, (1, 8))
     answer = frontier_table(pool, ppo, (1, 8))
     visible.expect_columns(answer, wanted, (*visible.COSTS, *visible.QUALITY))
-    for row in answer:
-        for side in ("gold_low", "gold_high"):
-            if not math.isnan(float(row[side])):
-                raise CheckFailed(f"{side} of {row['method']} from one seed: expected nan, got {float(row[side]):.6g}")
+    visible.expect_no_interval(answer, wanted)
     for seeds in (10, 2):
         pool, ppo = visible.sample_pool(draw, seeds, 2, 4), visible.trained_policy(draw, seeds, 2)
         visible.expect_interval(frontier_table(pool, ppo, (1, 4)), visible.table_twin(pool, ppo, (1, 4)))

@@ -581,7 +581,7 @@ def _statistics(x, mask):
 
 def _constant(x, mask):
     counted = x[mask != 0]
-    return bool((counted == counted[0]).all())
+    return bool((counted == counted[:1]).all())  # so is nothing at all
 
 
 @mutant(of="whiten", kills="L2.06")
@@ -598,7 +598,7 @@ def whitens_over_zeroed_padding(x, mask):
     """This looks like padding set to 0 and then counted: zeros draw the mean towards 0 and make the deviation another one."""
     on = mask != 0
     kept = torch.where(on, x, 0.0)
-    if not bool(on.any()) or _constant(x, mask):
+    if _constant(x, mask):
         return torch.zeros_like(x)
     return torch.where(on, (kept - kept.mean()) / kept.std(correction=0), 0.0)
 

@@ -76,7 +76,7 @@ def last_n_candidates(candidates, scores, n):
 
 
 def _weighted(gold, order, weight):
-    return math.fsum(float(gold[i]) * w for i, w in zip(order, weight))
+    return torch.tensor(math.fsum(float(gold[i]) * w for i, w in zip(order, weight)), dtype=torch.float64)
 
 
 def _ascending(scores):
@@ -280,7 +280,7 @@ def one_factor_short(n, c, k):
 
 
 def _kl(q, p):
-    return math.fsum(a * math.log(a / b) for a, b in zip(q, p) if a > 0 and b > 0)
+    return torch.tensor(math.fsum(a * math.log(a / b) for a, b in zip(q, p) if a > 0 and b > 0), dtype=torch.float64)
 
 
 def _law(logprobs, scores, n):
@@ -291,6 +291,12 @@ def _law(logprobs, scores, n):
 def the_bound_itself(logprobs, scores, n):
     """This looks like log N - (N-1)/N: an upper bound, reached only in the limit of ever more outcomes without ties."""
     return math.log(n) - (n - 1) / n
+
+
+@mutant(of="best_of_n_kl", kills="L3.03")
+def the_bound_as_a_tensor(logprobs, scores, n):
+    """This looks like log N - (N-1)/N: an upper bound, reached only in the limit of ever more outcomes without ties."""
+    return torch.tensor(math.log(n) - (n - 1) / n, dtype=torch.float64)
 
 
 @mutant(of="best_of_n_kl", kills="L3.03")
@@ -517,6 +523,51 @@ def _proof(found):
 def goals_add_up(goal, tactics, kernel, budget):
     """This looks like the sum over subgoals: they can be worked on side by side, so an AND costs its hardest goal."""
     return _proof(_searched(tactics, kernel, budget, combine=sum)(goal, budget))
+
+
+@mutant(of="solve", kills="L3.09")
+def goals_add_up_beyond_the_budget(goal, tactics, kernel, budget):
+    """This looks like the sum over subgoals: they can be worked on side by side, so an AND costs its hardest goal."""
+
+    @functools.cache
+    def best(goal, left):
+        found = None
+        for tactic in tactics(goal) if left > 0 else []:
+            subgoals = kernel(goal, tactic)
+            if subgoals is None:
+                continue
+            parts = [best(s, left - 1) for s in subgoals]
+            if all(part is not None for part in parts):
+                cost = 1 + sum(c for c, _ in parts)  # only the depth is bounded
+                if found is None or cost < found[0]:
+                    found = cost, (tactic, tuple(p for _, p in parts))
+        return found
+
+    return _proof(best(goal, budget))
+
+
+@mutant(of="solve", kills="L3.09")
+def goals_met_once(goal, tactics, kernel, budget):
+    """This looks like a set of goals already seen: a goal may be met twice, with different limits left, and needs its proof each time."""
+    seen = set()
+
+    def search(goal, left):
+        if left < 1 or goal in seen:
+            return None
+        seen.add(goal)
+        best = None
+        for tactic in tactics(goal):
+            subgoals = kernel(goal, tactic)
+            if subgoals is None:
+                continue
+            parts = [search(s, left - 1) for s in subgoals]
+            if all(part is not None for part in parts):
+                cost = 1 + max((c for c, _ in parts), default=0)
+                if best is None or cost < best[0]:
+                    best = cost, (tactic, tuple(p for _, p in parts))
+        return best
+
+    return _proof(search(goal, budget))
 
 
 @mutant(of="solve", kills="L3.09")
@@ -818,6 +869,13 @@ def final_answers_are_free(pool, ppo, sizes=(1, 4, 16, 64)):
 
 
 @mutant(of="frontier_table", kills="L3.05")
+def final_answers_are_judged(pool, ppo, sizes=(1, 4, 16, 64)):
+    """This looks like PPO's final answers judged as well: one sample is given as it is, there is nothing to choose."""
+    last = float(ppo["tokens"].sum(1).double().mean())
+    return _summed(_changed(lambda row, n: {"judged": row["judged"] + last} if n is None else {}, pool, ppo, sizes))
+
+
+@mutant(of="frontier_table", kills="L3.05")
 def total_of_sampled(pool, ppo, sizes=(1, 4, 16, 64)):
     """This looks like a total of sampled tokens only: trained and judged tokens are in their columns but not in the sum."""
     return _fronted(_changed(lambda row, n: {"total": row["sampled"]}, pool, ppo, sizes))
@@ -882,6 +940,17 @@ def waits_for_the_average(pool, ppo, sizes=(1, 4, 16, 64)):
 
 
 @mutant(of="frontier_table", kills="L3.11")
+def waits_for_the_chosen(pool, ppo, sizes=(1, 4, 16, 64)):
+    """This looks like latency as the length of the selected sample: the choice can be made only when the longest of the n is done."""
+
+    def change(row, n):
+        chosen = pool["score"][..., :n].argmax(-1, keepdim=True)
+        return {} if n is None else {"latency": float(pool["tokens"].gather(-1, chosen).double().mean())}
+
+    return _changed(change, pool, ppo, sizes)
+
+
+@mutant(of="frontier_table", kills="L3.11")
 def diversity_of_the_pool(pool, ppo, sizes=(1, 4, 16, 64)):
     """This looks like the diversity of all n samples: what counts is how different the selected responses are."""
 
@@ -940,6 +1009,28 @@ def normal_quantile(pool, ppo, sizes=(1, 4, 16, 64)):
 def prompts_as_seeds(pool, ppo, sizes=(1, 4, 16, 64)):
     """This looks like an interval over all prompts of all seeds: prompts of one training are no independent repetitions."""
     return _with_half(lambda gold: 1.959964 * gold.std() / math.sqrt(gold.numel()), pool, ppo, sizes)
+
+
+@mutant(of="frontier_table", kills="L3.11")
+def prompts_as_seeds_with_t(pool, ppo, sizes=(1, 4, 16, 64)):
+    """This looks like an interval over all prompts of all seeds: prompts of one training are no independent repetitions."""
+
+    def half(gold):
+        return frontier.student_t95(len(gold) - 1) * gold.std() / math.sqrt(gold.numel())
+
+    return _with_half(half, pool, ppo, sizes)
+
+
+@mutant(of="frontier_table", kills="L3.11")
+def prompts_spread_as_seeds(pool, ppo, sizes=(1, 4, 16, 64)):
+    """This looks like the spread of all prompts in place of that of the seeds' means: take each seed's mean first."""
+    return _with_half(lambda gold: frontier.student_t95(len(gold) - 1) * gold.std() / math.sqrt(len(gold)), pool, ppo, sizes)
+
+
+@mutant(of="frontier_table", kills="L3.11")
+def one_degree_too_many(pool, ppo, sizes=(1, 4, 16, 64)):
+    """This looks like Student's t with S degrees of freedom: the mean is estimated from the same seeds, so S - 1 are left."""
+    return _with_half(lambda gold: frontier.student_t95(len(gold)) * gold.mean(1).std() / math.sqrt(len(gold)), pool, ppo, sizes)
 
 
 @mutant(of="frontier_table", kills="L3.11")

@@ -5,8 +5,10 @@ after each of its iterations, so that both see the same machine. Times are the p
 What TRL builds before its first step (tokenised data, trainers) is not counted; what our loops build in a call is.
 """
 
+import contextlib
 import importlib.util
 import os
+import sys
 import tempfile
 import time
 import warnings
@@ -174,8 +176,9 @@ def _row(trl: ModuleType, name: str) -> dict:
         theirs, per, ours = CASES[name](kit)
         turns = Turns(per, ours)
         trainer = theirs(turns)
-        trainer.remove_callback(transformers.PrinterCallback)  # nothing is printed but the rows
-        turns.take(trainer.train)
+        trainer.remove_callback(transformers.PrinterCallback)
+        with contextlib.redirect_stdout(sys.stderr):  # TRL prints too, and the rows may be read by a program
+            turns.take(trainer.train)
     mine, other = median(turns.ours), median(turns.theirs)
     case = f"{name}, one iteration"
     return {"case": case, "ours": mine * 1e3, "other": other * 1e3, "other_name": f"trl {trl.__version__}", "ratio": mine / other}

@@ -131,7 +131,7 @@ say(
 #
 # **What this cannot show:** that rehearsal is worth its price, which depends on who needs the lost ability; how large the effect is in a large model, where one prompt
 # in a thousand may be about anything; or that 27.8 was a good weight. It is one seed of one tiny language. The report measured the same direction, regressions on public
-# benchmarks that pretraining text reduced **[D]**; how much of that was the weight and how much the amount of text is not disclosed **[U]**.
+# benchmarks that pretraining text reduced **[D]**; what the amount of text did, apart from the weight, is not separated **[U]**.
 
 # %%
 from course.doctor import peak_memory

@@ -112,8 +112,9 @@ check(shaped_token_rewards)
 # Write a test that gets *some* implementation of `shaped_token_rewards(logp_actor, logp_reference, action_mask, terminal_reward,
 # beta)` and raises if it is wrong. It will meet right and wrong implementations in a secret order. Rejecting a right one scores
 # 0: run it on your own first, with inputs that keep the docstring's promises. Wrong ones turn the direction of the KL cost, add
-# the score at a wrong place (the last column, the number of actions minus one, behind the last action, at every action), drop a
-# score of 0, charge tokens that are no actions, average instead of summing, or let a row without an action pass.
+# the score at a wrong place (the first action, the last column, the number of actions minus one, behind the last action, at every
+# action), write it over the last action's own KL cost instead of adding it, charge tokens that are no actions, let what stands at
+# masked positions through, never pay back (a cost that can't be negative), or let a row without an action pass.
 
 # %% ng="solution:test_shaped_token_rewards"
 def test_shaped_token_rewards(shaped):
@@ -224,8 +225,9 @@ check(discounted_returns)
 #
 # $$\delta_t=r_t+\gamma V_{t+1}-V_t,\qquad \hat A_t=\delta_t+\gamma\lambda\,\hat A_{t+1},\qquad \text{return}_t=\hat A_t+V_t .$$
 #
-# $\lambda=0$ gives the residual alone; $\lambda=1$ gives the discounted return minus $V_t$. Here $t+1$ is the **next action** of
-# the row: positions with mask 0 take no part and hold 0 in both results.
+# $\lambda=0$ gives the residual alone; $\lambda=1$ gives the discounted return (plus the discounted `final_value` where the
+# episode was truncated) minus $V_t$. Here $t+1$ is the **next action** of the row: positions with mask 0 take no part and hold 0
+# in both results.
 #
 # An episode can end in two ways, and several episodes may stand in one row. At an end nothing of the next episode may leak in, so
 # $\hat A_{t+1}$ is replaced by 0. What replaces $V_{t+1}$ depends on the end:
@@ -236,7 +238,8 @@ check(discounted_returns)
 # | **truncated** at $t$ | we stopped watching: a time limit | `final_value[t]`, the critic's value of what came after |
 #
 # A timeout is not a failure. If it is treated as one, the policy learns that long episodes are bad, even where they were going
-# well. If both flags are set, the episode is over: terminated wins.
+# well. If both flags are set, the episode is over: terminated wins. (In this level's training a review that is cut at 24 words is
+# judged as it stands, so its episode is over: terminated. Truncation matters from level 4 on.)
 
 # %% ng="solution:generalized_advantage_estimation"
 def generalized_advantage_estimation(rewards, values, terminated, truncated, final_value, mask, gamma=1.0, gae_lambda=0.95):
@@ -383,8 +386,9 @@ sliders(
 # $$\hat x_i=\frac{x_i-\mu}{\sigma},\qquad \mu,\sigma \text{ over all positions of the batch with mask 1.}$$
 #
 # $\sigma$ is the population standard deviation (divide by the number of positions), without an epsilon. Positions with mask 0
-# hold anything before and 0 afterwards. If all masked values are equal there is nothing to tell apart, and the result is exactly
-# 0. In floating point "all equal" does not mean that the computed $\sigma$ is 0: the mean of eight numbers 0.7 is not 0.7.
+# hold anything before and 0 afterwards. If all masked values are equal there is nothing to tell apart, and the result is
+# exactly 0. In floating point "all equal" does not mean that the computed $\sigma$ is 0: in `float32` the mean of eight numbers
+# 0.7 is not 0.7.
 
 # %% ng="solution:whiten"
 def whiten(x, mask):
@@ -392,7 +396,8 @@ def whiten(x, mask):
 
     x         [B, T] float; anything where the mask is 0
     mask      [B, T] bool or 0/1
-    returns   [B, T]: (x - mean) / population standard deviation; 0 where the mask is 0; all 0 if the counted values are equal
+    returns   [B, T]: (x - mean) / population standard deviation; 0 where the mask is 0; all 0 if the counted values are equal,
+              or if the mask is 0 everywhere
     """
     ### BEGIN SOLUTION
     counted = mask.bool()
@@ -431,8 +436,8 @@ check(whiten)
 # \qquad N=\text{number of actions in the batch.}$$
 #
 # The smaller of the two terms is the pessimistic one, for both signs of the advantage. Once a good action has gained a factor
-# $1+\epsilon$, or a bad one has lost a factor $1-\epsilon$, it gets no further gradient. In the other direction nothing is
-# clipped: a good action that has become rarer is pulled back with full force.
+# $1+\epsilon$, or a bad one has fallen below a factor $1-\epsilon$, it gets no further gradient. In the other direction nothing
+# is clipped: a good action that has become rarer is pulled back, with weight $\rho$, and never cut off.
 #
 # | | $\rho=0.6$ | $\rho=1$ | $\rho=1.4$ |
 # |---|---|---|---|
@@ -591,7 +596,7 @@ check(critic_loss)
 #
 # A reward model knows little of what the language model could do before. InstructGPT mixed language-model gradients on
 # pretraining text into PPO, with a coefficient of 27.8 and about eight times as many pretraining examples as episodes [D], and
-# called the result PPO-ptx:
+# called the result PPO-ptx ($\gamma$ is another gamma than the discount):
 #
 # $$\nabla L=\nabla L_{\text{PPO}}+\gamma\,\nabla L_{\text{pretrain}},
 # \qquad L_{\text{pretrain}}=\text{mean negative log-likelihood of pretraining tokens.}$$
@@ -640,7 +645,7 @@ check(ppo_ptx_loss)
 # equal, a group of one included. With rewards 1, 0, 1 the centred advantages are $\tfrac13,-\tfrac23,\tfrac13$.
 #
 # The usual $s+10^{-8}$ is no protection. Eight rewards of 0.7 in `float32` have a computed standard deviation of about
-# $6\cdot10^{-8}$, and the "advantage" comes out as 0.8 where there is nothing to learn.
+# $6\cdot10^{-8}$, and the "advantage" comes out as about 0.9 where there is nothing to learn.
 #
 # Dividing by $s$ gives every prompt the same say, whether its responses differ by a hair or by a mile. Without it prompts with a
 # wide spread dominate.
@@ -678,7 +683,7 @@ check(group_relative_advantages)
 # <details><summary>Hint 2: where to look</summary> A loop over <code>group_id.unique()</code> is fine. Decide "all equal" by
 # comparing the greatest with the smallest reward, not by the standard deviation. </details>
 # <details><summary>Hint 3: almost code</summary> <code>r = rewards[group_id == g]</code>; if <code>r.max() &gt; r.min()</code>:
-# <code>(r - r.mean()) / (r.std(unbiased=False) or 1)</code>. Mind the brackets. </details>
+# <code>d = r - r.mean(); out[group_id == g] = d / r.std(unbiased=False) if scale == "std" else d</code>. </details>
 
 # %% [markdown]
 # {{card leave_one_out_advantages}}
@@ -689,7 +694,10 @@ check(group_relative_advantages)
 #
 # This baseline does not depend on response $i$, so the expected gradient is exact, whatever $G$. With $\bar r$ it is
 # $\tfrac{G-1}{G}$ of the exact one: the direction is right and the step is shorter. After dividing by the standard deviation,
-# even the direction differs. (The probes below show all three by enumeration.)
+# even the direction differs. Three arms with probabilities 0.5, 0.3, 0.2 that pay 1, -0.5, 2 have the exact gradient (0.125,
+# -0.375, 0.25) with respect to their logits. Over all groups of three the others as baseline give the same; $\bar r$ gives
+# (0.083, -0.25, 0.167), two thirds of each; with the division (0.080, -0.290, 0.210), 64, 77 and 84 percent.
+# (The probe *groups* below checks the first two by enumeration.)
 
 # %% ng="solution:leave_one_out_advantages"
 def leave_one_out_advantages(rewards, group_id):
@@ -844,9 +852,10 @@ check(aggregate)
 #
 # For $L=20$ and $b=4$: 16 tokens cost nothing, 17 cost 0.25, 18 cost 0.5, 20 and more cost 1. It is added to the reward.
 #
-# DAPO has four switches, and you have met all of them: **clip-higher** (another $\epsilon$ above than below), **dynamic
-# sampling** (groups without variation are replaced by new ones, which changes the law of the prompts), the **token-level loss**,
-# and this one. Each can be thrown alone, and only then can an effect be put down to one of them.
+# DAPO has four switches. Two you have written: the **token-level loss** and this one. Two are new here: **clip-higher** takes
+# another $\epsilon$ above than below, and **dynamic sampling** replaces groups without variation by new ones. Our `grpo` does
+# half of the second: it leaves such groups out and draws no others, which changes the law of the prompts just the same. Each
+# switch can be thrown alone, and only then can an effect be put down to one of them.
 
 # %% ng="solution:overlong_penalty"
 def overlong_penalty(length, max_length, buffer):
@@ -870,7 +879,7 @@ check(overlong_penalty)
 # <details><summary>Hint 1: a question</summary> What does a response of exactly L - b tokens cost, and one of L tokens?
 # </details>
 # <details><summary>Hint 2: where to look</summary> One straight line, clamped at both ends. </details>
-# <details><summary>Hint 3: almost code</summary> <code>-((length - (L - b)) / b).clamp(0, 1)</code> </details>
+# <details><summary>Hint 3: almost code</summary> <code>-((torch.as_tensor(length) - (L - b)) / b).clamp(0, 1)</code> </details>
 
 # %% [markdown]
 # ## Before you train: probes
@@ -878,9 +887,10 @@ check(overlong_penalty)
 # A training curve that rises proves little. A wrong sign in the KL cost, a baseline that contains its own sample, a critic
 # trained on padding: each of these learns *something*. So before any training, solve problems whose answer you know. The package
 # has eight (`course/training/probes.py`). Most of them take the noise out: a batch that holds every outcome in proportion to its
-# probability makes the sample mean equal to the expectation, and what is left is right to nine digits or wrong. The last one is
-# the whole chain: nine possible responses of two tokens, KL in the reward, exact gradient steps. You know from level 1 where it
-# must end: at $\pi_{\text{ref}}\,e^{r/\beta}/Z$.
+# probability makes the sample mean equal to the expectation, and what is left is right to many digits or wrong. Two probes train
+# for some steps and need only come close: *clip* to within 0.03, and the last one to within 0.002. That one is the whole chain:
+# nine possible responses of two tokens, KL in the reward, exact gradient steps. You know from level 1 where it must end: at
+# $\pi_{\text{ref}}\,e^{r/\beta}/Z$.
 
 # %% tags=["experiment"]
 from course.figures import bandit as pictures, say
@@ -917,7 +927,7 @@ say("\n".join(rows))
 # **Predict before you run:** in most rows exactly one probe rings. In one row several do, and in one row none. Which?
 
 # %%
-prediction_a = ""  # for example "several: the wrong sign; none: the mean of means"
+prediction_a = ""  # for example "several: ...; none: ..."
 
 # %% tags=["experiment"]
 from tqdm.auto import tqdm
@@ -972,8 +982,9 @@ say(
 # their standard deviation over the reference's samples.
 #
 # All the mathematics of a step is yours: `shaped_token_rewards`, `generalized_advantage_estimation`, `whiten`, `ppo_actor_loss`,
-# `critic_loss`. Read `course/training/ppo.py`, one screen, before you go on. Note where the old log-probabilities come from: they
-# were recorded while the responses were sampled, and no update recomputes them.
+# `critic_loss`. Before you go on, read three functions of `course/training/ppo.py`: the loop `ppo`, `experience_of`, which turns
+# scores into advantages, and `_update`, one optimiser step. Note where the old log-probabilities come from: they were recorded
+# while the responses were sampled, and no update recomputes them.
 #
 # At scale the four networks are a matter of memory: with 16-bit weights and Adam a trained parameter takes 18 bytes and a frozen
 # one 2, so that an actor of 7 billion parameters takes 126 GB before the first activation, and a critic as much again. [I:
@@ -994,15 +1005,15 @@ with tqdm(total=1, desc="policy, reward model, auditor") as bar:
 # %% [markdown]
 # ### Experiment B · Push until it breaks
 #
-# PPO with a low price of KL, 48 steps of 128 responses. Beside each step we ask the auditor and gold what they think of the same
-# responses, and draw all three on one axis. *Your* `clip_report` reads the ratios at the end of each step, for two types of
-# action: words inside a response, and its last token.
+# PPO with a low price of KL, 48 steps of 128 responses. Beside each step we ask the auditor and gold what they think of the
+# same responses, and draw all three on one axis. *Your* `clip_report` reads the ratios before the last optimiser step of each
+# step, for two types of action: words inside a response, and its last token.
 #
 # **Predict before you run:** the training reward will rise. What does gold do, and roughly from which step on? Does the auditor,
 # who was never trained on, see it? What will the reviews look like?
 
 # %%
-prediction_b = ""  # for example "gold peaks at step 20; the auditor falls with it; very long"
+prediction_b = ""  # for example "gold ..., from step ... on; the auditor ...; the reviews ..."
 
 # %% tags=["experiment"]
 reports, texts = [], []
@@ -1111,7 +1122,7 @@ say(f"**What came out.**\n\n{listed}\n\n{missed}You predicted: {prediction_c or 
 #
 # Two remedies, on and off: KL in the reward ($\beta$) and rehearsal of the fine-tuning text through *your* `ppo_ptx_loss`.
 #
-# **Predict before you run:** which remedy keeps the suite better, and which one costs more gold?
+# **Predict before you run:** which remedy keeps the suite better, and what does each do to gold?
 
 # %%
 prediction_d = ""
@@ -1143,7 +1154,7 @@ def measure(actor):
 operators = PpoOperators(
     shaped_token_rewards, generalized_advantage_estimation, whiten, ppo_actor_loss, critic_loss, ppo_ptx_loss, rehearsal_loss
 )
-BREADTH_STEPS, ARMS = 24, {"neither": (0.0, 0.0), "KL": (0.2, 0.0), "rehearsal": (0.0, 1.0), "KL and rehearsal": (0.2, 1.0)}
+BREADTH_STEPS, ARMS = 24, {"neither": (0.0, 0.0), "KL": (0.2, 0.0), "rehearsal": (0.0, 0.3), "KL and rehearsal": (0.2, 0.3)}
 breadth = {}
 with tqdm(total=BREADTH_STEPS * len(ARMS), desc="PPO and PPO-ptx") as bar:
     for name, (beta, weight) in ARMS.items():
@@ -1183,8 +1194,8 @@ say(
 #
 # PPO with a critic; RLOO with *your* `leave_one_out_advantages` and no ratio at all; GRPO with *your* `group_relative_advantages`
 # and `aggregate`; and GRPO with each of DAPO's four switches thrown alone, then with all four. The reward is a thumb: 1 if the
-# reward model's score is above 0.5, else 0, so that groups without variation exist. All runs start from the same policy and stop
-# at the same number of **sampled tokens**.
+# reward model's score is above 0.5, else 0, so that groups without variation exist. All runs start from the same policy and have
+# the same budget of **sampled tokens**: each stops at the first step past it.
 #
 # **Predict before you run:** which is ahead at equal sampled tokens? Which of the four switches changes the length of the
 # reviews, and which changes *who is in the batch*?
@@ -1244,10 +1255,10 @@ curves, table = {}, []
 with tqdm(total=BUDGET * len(RUNS), desc="sampled tokens", unit="tok") as bar:
     for name, start in RUNS.items():
         modules = {"actor": bandit.actor()} | ({"critic": bandit.critic()} if name == "PPO" else {})
-        curve, spent, trained, dropped = {"sampled": [], "reward": [], "kl": []}, 0, 0, 0
+        curve, spent, trained, dropped = {"sampled": [], "reward": [], "kl": []}, 0, 0, []
         for step in start(Learner(modules, lr=RATE)):
             spent, trained = spent + step.sampled, trained + step.trained
-            dropped += getattr(step, "dropped_groups", 0)
+            dropped += [step.dropped_groups] if hasattr(step, "dropped_groups") else []
             curve["sampled"].append(spent)
             curve["reward"].append(step.reward)
             curve["kl"].append(step.kl)
@@ -1255,7 +1266,8 @@ with tqdm(total=BUDGET * len(RUNS), desc="sampled tokens", unit="tok") as bar:
             if spent >= BUDGET:
                 break
         curves[name] = curve
-        table.append((name, len(curve["reward"]), spent, trained, dropped, step, mean_gold(modules["actor"])))
+        without = sum(dropped) if dropped else "–"  # PPO and RLOO don't count them
+        table.append((name, len(curve["reward"]), spent, trained, without, step, mean_gold(modules["actor"])))
 shares, distances = ([curve[key][-1] for curve in curves.values()] for key in ("reward", "kl"))
 ends = f"{min(shares):.0%} to {max(shares):.0%} thumbs up, {min(distances):.1f} to {max(distances):.1f} nats away"
 pictures.methods_at_equal_tokens(curves, title=f"After {BUDGET // 1000} thousand sampled tokens: {ends}", reward="thumbs up")
@@ -1281,8 +1293,9 @@ say("**What came out.**\n\n" + "\n".join(rows) + f"\n\nYou predicted: {predictio
 # %% [markdown]
 # {{card overoptimisation_alarm}}
 #
-# In Experiment B the training reward was the one curve that saw nothing. Gold saw it all, and you will not have gold. Build an
-# alarm from what a monitor can have without trusting the reward. A **history** is a list of dicts, one per two training steps:
+# In Experiment B the training reward went on rising while gold fell, and the auditor hardly fell either. Its *level* is no
+# alarm; what it stops gaining per nat may be one. You will not have gold: build an alarm from what a monitor can have without
+# trusting the reward. A **history** is a list of dicts, one per two training steps:
 #
 # | key | mean over the responses of these steps |
 # |---|---|
@@ -1295,10 +1308,17 @@ say("**What came out.**\n\n" + "\n".join(rows) + f"\n\nYou predicted: {predictio
 #
 # `overoptimisation_alarm(history)` returns `None`, or the step at which it thinks that things went wrong. It is called on **every
 # prefix** of a run, as if the run were going on. The alarm of a run is raised at the *last* step of the first prefix for which
-# the answer is not `None`: later you can't take it back, and earlier you can't have known. On hidden runs of other seeds, most
-# alarms on pushed runs (a low price of KL, as in Experiment B) must come after the peak of gold and before the end, and hardly
-# any may come on healthy runs (a high price of KL). An alarm at the first sign of KL cries too early; one that waits for a
-# disaster misses the runs that decay slowly.
+# the answer is not `None`: later you can't take it back, and earlier you can't have known.
+#
+# **What is asked.** On *pushed* runs (a low price of KL, as in Experiment B) the alarm must come after the peak of gold and
+# before the last entry, in 4 of 5 at least; of the *healthy* runs (a high price of KL) at most one in ten may be disturbed. The
+# check below takes seeds 0, 1 and 4 of both kinds, so all three alarms must be in time and none false. After handing in, ten
+# runs of each kind with other seeds decide: 8 in time, 1 disturbed at most. An alarm at the first sign of KL cries too early;
+# one that waits for a disaster misses the runs that decay slowly.
+#
+# On the recorded runs a plain limit on KL, say 12 nats, would do as well, because there only the pushed ones go far. It limits
+# moving and says nothing about exploitation. So the checks also hold made-up runs that travel 15 to 20 nats **to their profit**:
+# the held-out score gains 0.12 or more for every nat, nothing is wrong, and no alarm may come.
 #
 # **Decide first:** which of the five curves differ between a pushed and a healthy run *because* the reward is being exploited,
 # and which only because the policy has moved?

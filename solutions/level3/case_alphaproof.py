@@ -10,7 +10,7 @@
 # # Case · AlphaProof, small
 #
 # A verifier that can't be talked into anything changes what training can do: whatever a search finds and the verifier accepts is true, so it may be
-# trained on. AlphaProof (Google DeepMind, 2024) did this for mathematics in Lean. Here is the same loop in a logic that fits on a page, with a network
+# trained on. AlphaProof (Google DeepMind, announced 2024) did this for mathematics in Lean. Here is the same loop in a logic that fits on a page, with a network
 # of some fifty thousand weights.
 #
 # Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
@@ -34,10 +34,10 @@ FAST = False
 # | pretraining on about 300 billion tokens of code and mathematics **[D]** | none |
 # | supervised on about 300 000 pairs of state and tactic from Mathlib **[D]** | supervised on proofs of easy goals that exhaustive search wrote |
 # | each tactic costs 1; an AND node costs as much as its hardest goal **[D]** | the same |
-# | search guided by policy and value network, then training, then search **[D]** | the same; PUCT with a form of our own, the published one has more parts **[I]** |
+# | search guided by policy and value network, then training, then search; its PUCT rule has more parts than ours **[D]** | the same; PUCT with a form of our own |
 # | about 1 million problems in words became about 80 million formal ones **[D]** | some hundred goals drawn at random; a translation experiment at the end |
 # | of the order of 80 000 TPU-days for the main RL run **[D]** | about a minute on one core |
-# | how the compute at test time was divided for each olympiad problem | unknown in detail **[U]** |
+# | how the compute at test time was divided for each olympiad problem: unknown in detail **[U]** | every target gets the same allowance |
 
 # %%
 import torch
@@ -92,7 +92,7 @@ runs, provers = {}, []
 for name, feed_back in (("verified proofs fed back", True), ("control: written proofs only", False)):
     prover = new_prover(SEED)
     if feed_back:
-        untrained = solved_share(search(prover, held_out, BUDGET))
+        untrained, untrained_valid = solved_share(search(prover, held_out, BUDGET)), case.valid_share(prover, held_out)
         provers.append(prover)
     bill = train(prover, written, steps=IMITATION, seed=SEED)
     loop = case.alphaproof(
@@ -144,10 +144,24 @@ figure
 mean = lambda values: sum(values) / len(values)
 spent = sum((r.compute for r in runs["verified proofs fed back"]), ProofCompute())
 live = {name: history[-1].held_out for name, history in runs.items()}
+first, end = (runs["verified proofs fed back"][place] for place in (0, -1))
+by_imitation = {
+    "apply": (first.valid_share - untrained_valid) / max(end.valid_share - untrained_valid, 1e-9),
+    "help": (first.held_out - untrained) / max(end.held_out - untrained, 1e-9),
+}
+if abs(by_imitation["apply"] - by_imitation["help"]) < 0.1:
+    learned_first = "neither came clearly first"
+else:
+    learned_first = f"which tactics {max(by_imitation, key=by_imitation.get)} came first"
+wrong = sum(not check_proof(g, p) for g, p in proved.items())
 say(
     f"**What was measured.** This seed: {untrained:.0%} untrained, {runs['verified proofs fed back'][0].held_out:.0%} after imitation, "
     + ", ".join(f"{share:.0%} ({name})" for name, share in live.items())
     + f". Over {len(measured)} seeds the loop proves {gain.mean:+.1%} more of the problems than its control, 95 % interval {gain.low:+.1%} to {gain.high:+.1%}.\n\n"
+    f"**Your predictions.** (2) Tactics that *apply* had a probability of {untrained_valid:.0%} before any training, {first.valid_share:.0%} after imitation and "
+    f"{end.valid_share:.0%} at the end; the share proved, which needs tactics that *help*, went from {untrained:.0%} over {first.held_out:.0%} to {end.held_out:.0%}. Imitation "
+    f"made {by_imitation['apply']:.0%} of the first change and {by_imitation['help']:.0%} of the second: {learned_first}. (3) {wrong} wrong proofs among the {len(proved)} accepted: "
+    "each was checked again.\n\n"
     f"**The bill of this seed's loop:** {spent.kernel_calls:,} kernel calls, {spent.network_calls:,} goals read ({spent.read_tokens:,} tokens), {spent.sampled_tokens:,} sampled "
     f"tokens, {spent.trained_tokens:,} trained tokens.\n\n"
     "**What it cannot show:** that the loop always pays. Where the written proofs already cover what there is to learn, or the network has not finished imitating them, "
@@ -211,8 +225,10 @@ say(
     table + f"\nThe base is the same bit for bit after all attacks: **{unchanged}**; every copy moved: **{moved}**.\n\n"
     f"**What was measured.** Proved: {adapted} by the adapted copies, {short} by the base with the same last search, {plain} by the base with the same total. "
     + (
-        "Here the tokens were better spent on plain search. Our goals have few descendants; whether that is why, this experiment does not say **[I]**."
-        if plain >= adapted
+        "Here both proved as many."
+        if plain == adapted
+        else "Here the tokens were better spent on plain search. Our goals have few descendants; whether that is why, this experiment does not say **[I]**."
+        if plain > adapted
         else "Here the tokens were better spent on adapting."
     )
     + "\n\n**What it cannot show:** which of the two wins where search can't exhaust anything. A handful of targets of one base decides nothing; that AlphaProof's "
@@ -251,8 +267,8 @@ examples = [(name.replace("\n", " "), group[0]) for name, group in groups.items(
 say(
     "| | sentence | expert | translator | accepted |\n|---|---|---|---|---|\n"
     + "\n".join(f"| {n} | {t.sentence} | {infix(t.reference)} | {infix(t.candidate)} | {t.accepted} |" for n, t in examples)
-    + f"\n\nAccepted with another truth table: **{sum(t.accepted and not t.same_table for t in made)}** of {len(made)}. The third row needs the excluded middle, which this "
-    "kernel lacks: what counts as the same statement depends on the logic. **What it cannot show:** whether the expert's formula says what the sentence means. No kernel can."
+    + f"\n\nAccepted with another truth table: **{sum(t.accepted and not t.same_table for t in made)}** of {len(made)}. What stands under \"same truth table, no "
+    "proof\" holds by truth table only: this kernel finds no proof of it in one direction, so what counts as the same statement depends on the logic. **What it cannot show:** whether the expert's formula says what the sentence means. No kernel can."
 )
 
 # %% [markdown]

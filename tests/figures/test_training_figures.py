@@ -183,6 +183,20 @@ def test_frontier_figures(error, ppo):
     assert_named(frontier.diversity_and_latency(rows, title=TITLE))
 
 
+def test_each_of_several_trained_policies_has_its_own_place_and_name():
+    rows = [row(f"best-of-{n}", n, 1000 * n, math.log(n), 0.1, True) for n in (1, 4)]
+    rows += [row(f"PPO at {size}", 1, 9000 * size, gold, error, False) for size, gold, error in ((4, 0.5, 0.2), (16, 0.3, 0.4))]
+    (panel,) = frontier.frontier(rows, title=TITLE).axes
+    assert [text.get_text() for text in panel.texts] == ["N = 1", "N = 4", "PPO at 4", "PPO at 16"]
+    (panel,) = frontier.score_against_gold(rows, title=TITLE).axes
+    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["1", "4", "PPO\nat 4", "PPO\nat 16"]
+    bars = [collection.get_segments()[0] for collection in panel.collections]
+    assert [bar[0][0] for bar in bars] == [0, 1, 2, 3]
+    assert [(bar[0][1], bar[1][1]) for bar in bars] == [(r["gold_low"], r["gold_high"]) for r in rows]
+    for panel in frontier.diversity_and_latency(rows, title=TITLE).axes:
+        assert [list(line.get_xdata()) for line in panel.lines[:2]] == [[0, 1], [2, 3]]
+
+
 def test_one_row_is_drawn_too():
     rows = [row("best-of-1", 1, 1000, 0.0, 0.1, True)]
     for draw in (frontier.frontier, frontier.score_against_gold, frontier.diversity_and_latency):

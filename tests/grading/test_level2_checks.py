@@ -1,6 +1,7 @@
 """The proof of level 2's exercise checks: every known mistake is caught, every right alternative passes, and data is all that travels."""
 
 import inspect
+import re
 from dataclasses import replace
 
 import pytest
@@ -89,7 +90,7 @@ def _through_the_wall(function, call):
     try:
         answer = execute(function, Call(call.function, tuple(args), kwargs, call.wrt, call.pick, call.weight))
     except Exception as error:
-        return StudentError(type(error).__name__, str(error))
+        return StudentError.of(error)
     tensors = {}
     return codec.decode(codec.encode(answer, tensors), tensors)
 
@@ -142,6 +143,58 @@ def test_the_right_candidates_are_right(function, right):
             assert run_check(check, Direct(function, candidate), 7) == "", (candidate.__name__, check.name)
     for candidate in wrong:
         assert any(run_check(check, Direct(function, candidate), 7) for check in checks), candidate.__name__
+
+
+def _stops(fn):
+    raise ValueError("my own\nmistake")
+
+
+def _forgets_the_promises(fn):
+    fn(torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(1), 0.1)  # a row without an action
+
+
+def _says_false(fn):
+    return False
+
+
+def _not_begun(fn):
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "test, said",
+    [
+        (_stops, "expected it to accept a right function, got ValueError: my own mistake"),
+        (_forgets_the_promises, "got ValueError: .* (raised inside the function that yours was given: .*docstring"),
+        (_says_false, "expected an error for a wrong function, got none: it returned False, and a test must raise"),
+        (lambda fn: None, "expected an error for a wrong function, got none$"),
+        (_not_begun, "^not implemented yet$"),
+    ],
+)
+def test_a_bug_hunt_says_what_the_test_said(test, said):
+    (anchor,) = (check for check in LEVEL.checks_of("test_shaped_token_rewards") if check.anchor)
+    said = said.replace("(", r"\(")
+    direct = Direct(anchor.function, test)
+    assert re.search(said, run_check(anchor, direct, 3))
+    answers = [_through_the_wall(test, call) for call in direct.calls]
+    assert re.search(said, run_check(anchor, Replay(anchor.function, direct.calls, answers), 3))
+
+
+def test_a_reports_wrong_keys_are_named_with_their_types():
+    def with_tensors(*given):
+        return {k if k == "all" else torch.tensor(k): row for k, row in LEVEL.reference("clip_report")(*given).items()}
+
+    (check,) = (check for check in LEVEL.checks if check.name == "every_action_type_has_its_own_row")
+    assert "of type Tensor" in run_check(check, Direct("clip_report", with_tensors), 3)
+
+
+def test_a_traveller_goes_as_far_as_a_pushed_run_and_gains_by_it():
+    for seed in range(20):
+        run = visible.made_up_run(Draw(seed, "far"), "traveller", 20)
+        kl, score = ([row[name] for row in run["history"]] for name in ("kl", "heldout_score"))
+        assert run["healthy"] and 14 < max(kl) < 21
+        for now in range(6, 20):
+            assert score[now] - score[now - 6] > 0.1 * (kl[now] - kl[now - 6]) > 0.3
 
 
 def test_the_order_of_candidates_is_secret():
