@@ -564,14 +564,14 @@ def spoiled_logits_behind_the_mask(sft_loss, draw):
 
 
 def line_up(test, draw, right, wrong):
-    """How many wrong candidates the student's test rejects; a rejected right one fails the check."""
+    """What the student's test says of each wrong candidate that it accepts; a rejected right one fails the check."""
     missed = []
     for candidate, function in draw.lineup(right, wrong):
-        rejected, _ = rejection(test, candidate)
+        rejected, accepted = rejection(test, candidate)
         if function in right:
             expect_right(rejected)
-        elif not rejected:
-            missed.append(function.__name__)
+        elif accepted:
+            missed.append(accepted)
     return missed
 
 
@@ -647,7 +647,9 @@ RIGHT = (right_by_gather, right_by_rows, right_by_weights)
 def must_catch(test, draw, wrong):
     missed = line_up(test, draw, RIGHT, wrong)
     if missed:
-        raise CheckFailed(f"your test: expected an error for each of {len(wrong)} wrong losses, got none for {len(missed)}")
+        raise CheckFailed(
+            f"your test: expected an error for each of {len(wrong)} wrong losses, for {len(missed)} got {missed[0]}"
+        )
 
 
 @invariant("L0.10", points=1, anchor=True)

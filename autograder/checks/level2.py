@@ -767,7 +767,9 @@ def every_action_type_has_its_own_row(clip_report, draw):
     action_type = scalar([3, 8, 11]).long()[draw.integers(0, 3, 6, 9)]
     got, wanted = clip_report(*given, action_type, eps), report_twin(*given, action_type, eps)
     if isinstance(got, dict) and set(got) != set(wanted):
-        found = f"{list(got)[:5]}" + "".join(f", of type {kind}" for kind in sorted({type(k).__name__ for k in got} - {"int", "str"}))
+        found = f"{list(got)[:5]}" + "".join(
+            f", of type {kind}" for kind in sorted({type(k).__name__ for k in got} - {"int", "str"})
+        )
         raise CheckFailed(f'the report: expected the keys "all" and the types as int, {list(wanted)}, got {found}')
     expect(got, "the report").close_to(wanted)
 

@@ -1002,13 +1002,13 @@ def front_without_the_judge(pool, ppo, sizes=(1, 4, 16, 64)):
 @mutant(of="frontier_table", kills="L3.11")
 def normal_quantile(pool, ppo, sizes=(1, 4, 16, 64)):
     """This looks like 1.96 standard errors: with a handful of seeds Student's t is wider."""
-    return _with_half(lambda gold: 1.959964 * gold.mean(1).std() / math.sqrt(len(gold)), pool, ppo, sizes)
+    return _with_half(lambda gold: 1.96 * gold.mean(1).std() / math.sqrt(len(gold)), pool, ppo, sizes)
 
 
 @mutant(of="frontier_table", kills="L3.11")
 def prompts_as_seeds(pool, ppo, sizes=(1, 4, 16, 64)):
     """This looks like an interval over all prompts of all seeds: prompts of one training are no independent repetitions."""
-    return _with_half(lambda gold: 1.959964 * gold.std() / math.sqrt(gold.numel()), pool, ppo, sizes)
+    return _with_half(lambda gold: 1.96 * gold.std() / math.sqrt(gold.numel()), pool, ppo, sizes)
 
 
 @mutant(of="frontier_table", kills="L3.11")

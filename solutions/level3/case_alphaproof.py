@@ -145,23 +145,22 @@ mean = lambda values: sum(values) / len(values)
 spent = sum((r.compute for r in runs["verified proofs fed back"]), ProofCompute())
 live = {name: history[-1].held_out for name, history in runs.items()}
 first, end = (runs["verified proofs fed back"][place] for place in (0, -1))
-by_imitation = {
-    "apply": (first.valid_share - untrained_valid) / max(end.valid_share - untrained_valid, 1e-9),
-    "help": (first.held_out - untrained) / max(end.held_out - untrained, 1e-9),
-}
-if abs(by_imitation["apply"] - by_imitation["help"]) < 0.1:
-    learned_first = "neither came clearly first"
+steps_of = {"apply": (untrained_valid, first.valid_share, end.valid_share), "help": (untrained, first.held_out, end.held_out)}
+if all(last > start for start, _, last in steps_of.values()):
+    part = {name: (middle - start) / (last - start) for name, (start, middle, last) in steps_of.items()}
+    learned_first = f"imitation made {part['apply']:.0%} of the first change and {part['help']:.0%} of the second, so "
+    close = abs(part["apply"] - part["help"]) < 0.1
+    learned_first += "neither came clearly first" if close else f"which tactics {max(part, key=part.get)} came first"
 else:
-    learned_first = f"which tactics {max(by_imitation, key=by_imitation.get)} came first"
+    learned_first = "one of the two did not rise, and nothing can be said of their order"
 wrong = sum(not check_proof(g, p) for g, p in proved.items())
 say(
     f"**What was measured.** This seed: {untrained:.0%} untrained, {runs['verified proofs fed back'][0].held_out:.0%} after imitation, "
     + ", ".join(f"{share:.0%} ({name})" for name, share in live.items())
     + f". Over {len(measured)} seeds the loop proves {gain.mean:+.1%} more of the problems than its control, 95 % interval {gain.low:+.1%} to {gain.high:+.1%}.\n\n"
     f"**Your predictions.** (2) Tactics that *apply* had a probability of {untrained_valid:.0%} before any training, {first.valid_share:.0%} after imitation and "
-    f"{end.valid_share:.0%} at the end; the share proved, which needs tactics that *help*, went from {untrained:.0%} over {first.held_out:.0%} to {end.held_out:.0%}. Imitation "
-    f"made {by_imitation['apply']:.0%} of the first change and {by_imitation['help']:.0%} of the second: {learned_first}. (3) {wrong} wrong proofs among the {len(proved)} accepted: "
-    "each was checked again.\n\n"
+    f"{end.valid_share:.0%} at the end; the share proved, which needs tactics that *help*, went from {untrained:.0%} over {first.held_out:.0%} to {end.held_out:.0%}: "
+    f"{learned_first}. (3) {wrong} wrong proofs among the {len(proved)} in the training data: each was checked again.\n\n"
     f"**The bill of this seed's loop:** {spent.kernel_calls:,} kernel calls, {spent.network_calls:,} goals read ({spent.read_tokens:,} tokens), {spent.sampled_tokens:,} sampled "
     f"tokens, {spent.trained_tokens:,} trained tokens.\n\n"
     "**What it cannot show:** that the loop always pays. Where the written proofs already cover what there is to learn, or the network has not finished imitating them, "
