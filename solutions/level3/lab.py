@@ -1002,8 +1002,8 @@ check(frontier_table)
 # The task, the fine-tuned policy and the reward model of level 2. One pool of 64 samples for each of 128 prompts (eight nouns, each asked about sixteen
 # times) gives best-of-1, 4, 16 and 64. PPO trains a copy of the same policy on the same reward model. It stops when it has sampled, its final answers
 # included, as nearly as many tokens as best-of-4 did for all prompts as whole steps allow (a step is a quarter of that budget), and is measured with one
-# sample per prompt; then again at the tokens of best-of-16 and of best-of-64. The operators of PPO are the package's: yours of level 2 should give the
-# same. The table is *your* `frontier_table`.
+# sample per prompt (*PPO at 4*); then again at the tokens of best-of-16 and of best-of-64. The operators of PPO are the package's: yours of level 2
+# should give the same. The table is *your* `frontier_table`.
 #
 # **Predict before you run:** which of the seven rows has the best gold, which the best selecting score? Which rows are on the front of gold against
 # *all* tokens (sampled, trained and judged)? At the tokens of best-of-64, is PPO past its peak?
@@ -1059,7 +1059,7 @@ one_round = float(trained[max(trained)]["tokens"].sum())  # PPO answering all pr
 training = most_trained["total"] - one_round
 rounds = training / (largest["total"] - one_round)
 say(
-    f"**What came out.** *PPO at 16* is PPO at the sampled tokens of best-of-16.\n\n{as_text(rows)}\n\n"
+    f"**What came out.**\n\n{as_text(rows)}\n\n"
     f"The weights of the policy that selection drew from are the same before and after: **{unchanged}**. "
     f"PPO's training to the end cost {training:.0f} tokens. After {rounds:.1f} rounds of {prompts} questions it has been cheaper than {largest['method']}, "
     f"whatever its answers are worth. You predicted: {prediction_g or 'nothing'}."
@@ -1170,7 +1170,7 @@ pictures.score_against_gold(
 
 # %% tags=["experiment"]
 waits = [f"{final[i]['latency']:.0f} tokens with {name}" for i, name in ((0, "best-of-1"), (3, "best-of-64"), (4, "PPO at 64"))]
-pictures.diversity_and_latency(measured, title=f"A user waits for {', '.join(waits)}")
+pictures.diversity_and_latency(measured, title=f"Waiting: {', '.join(waits)}")
 
 # %% [markdown]
 # *PPO at 16* is PPO at the sampled tokens of best-of-16. Diversity is the share of different *texts*: one more adjective makes a text different. From
