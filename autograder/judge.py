@@ -83,6 +83,8 @@ def signature(answers: list[Any]) -> str:
 def _rounded(value: Any) -> Any:
     if isinstance(value, StudentError):
         return ["error", value.kind]
+    if isinstance(value, torch.Tensor) and value.dim() == 0:
+        value = value.item()  # a number is the same mistake in either form
     if isinstance(value, torch.Tensor) and value.numel() > 20_000:
         return [list(value.shape), "too large to be a known mistake"]  # an answer can be made large to cost time
     if isinstance(value, torch.Tensor):
@@ -94,7 +96,7 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_rounded(v) for v in value]
     if isinstance(value, dict):
-        return [[str(k), _rounded(v)] for k, v in value.items()]
+        return sorted([str(k), _rounded(v)] for k, v in value.items())
     if isinstance(value, float):
         return f"{value:.5g}"
     return repr(value)

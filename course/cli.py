@@ -178,8 +178,11 @@ def bench(name: str, as_json: Annotated[bool, typer.Option("--json")] = False) -
     import importlib.util
 
     if not name.isidentifier() or importlib.util.find_spec(f"course.bench.{name}") is None:
-        _stop(f"there is no bench named {name!r}; there is: sampler")
-    rows = importlib.import_module(f"course.bench.{name}").rows()
+        _stop(f"there is no bench named {name!r}; there are: sampler, step")
+    try:
+        rows = importlib.import_module(f"course.bench.{name}").rows()
+    except ImportError as error:
+        _stop(str(error))
     if as_json:
         print(json.dumps(rows, indent=1))
         return

@@ -26,10 +26,12 @@ def checkpoint(tmp_path_factory):
     return folder
 
 
-def test_the_code_runs_on_a_checkpoint_of_transformers(checkpoint):
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def test_the_code_runs_on_a_checkpoint_of_transformers(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
     namespace: dict = {}
     exec(code.replace("/path/to/any/causal-lm", str(checkpoint)), namespace)
+    assert namespace["learner"].step == 2 and (tmp_path / "checkpoint.safetensors").exists()
     assert isinstance(namespace["policy"], Policy)
     assert namespace["logprobs"].dtype == torch.float32
     recorded, actions = namespace["samples"].logprobs, namespace["samples"].action_mask[:, 1:]
