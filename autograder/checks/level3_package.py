@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import math
-from types import SimpleNamespace
 
 import torch
 
@@ -523,6 +522,10 @@ def a_search_says_what_it_spent(guided_search, draw):
 def only_verified_proofs_are_kept(keep_verified, draw):
     """What the kernel refuses is not kept whoever found it; of two proofs of a goal the cheaper one stays, with those of its subgoals."""
     from course.envs.proofs import Goal
+    from course.search.proofs import ProofCompute, SearchResult
+
+    def found(goal, proof):
+        return SearchResult(goal, proof, ProofCompute(), False)
 
     a, b = Goal(("p",), ">qp"), Goal((), ">pp")
     after_a = Goal(("p", "q"), "p")
@@ -530,13 +533,13 @@ def only_verified_proofs_are_kept(keep_verified, draw):
     pair = Goal(("p", "&pq"), "p")
     dear, cheap = ("cases 1", (("assumption", ()),)), ("assumption", ())
     wrong = [
-        SimpleNamespace(goal=b, proof=("assumption", ())), SimpleNamespace(goal=b, proof=("intro", ())),
-        SimpleNamespace(goal=b, proof=("intro", (("assumption", ()), ("assumption", ())))), SimpleNamespace(goal=b, proof=None),
-        SimpleNamespace(goal=b, proof=("split", (("assumption", ()),))),
+        found(b, ("assumption", ())), found(b, ("intro", ())),
+        found(b, ("intro", (("assumption", ()), ("assumption", ())))), found(b, None),
+        found(b, ("split", (("assumption", ()),))),
     ]  # fmt: skip
-    results = [SimpleNamespace(goal=a, proof=good), *wrong]
+    results = [found(a, good), *wrong]
     for order in ((dear, cheap), (cheap, dear)):
-        given = draw.shuffled(results) + [SimpleNamespace(goal=pair, proof=proof) for proof in order]
+        given = draw.shuffled(results) + [found(pair, proof) for proof in order]
         kept = keep_verified(given, {})
         expect(b not in kept, "a goal whose proofs the kernel refuses").true("not kept")
         expect(kept.get(a) == good, "the proof that the kernel accepts").true("kept")

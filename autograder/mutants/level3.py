@@ -102,7 +102,7 @@ def with_replacement(scores, gold, n):
 
 
 @mutant(of="expected_best_of_n", kills="L3.01")
-def best_gold(scores, gold, n):
+def the_greatest_gold(scores, gold, n):
     """This looks like selection by gold: the selecting score never enters, and nobody has gold when it is time to choose."""
     return _weighted(gold, _ascending(gold), _shares(len(gold), n))
 
