@@ -21,7 +21,7 @@ from course.objectives.supervised import sft_loss
 from course.rollout.collect import Sampling
 from course.tasks import reviews
 from course.tasks.records import Batch, Provenance, Ranking
-from course.training.bandit import Reward, base_policy, own_samples
+from course.training.bandit import Reward, base_policy, own_samples, prompts_by_step
 from course.training.direct_alignment import response_logprobs
 from course.training.learner import Learner
 from course.training.ppo import PpoConfig, PpoOperators, PpoStep, ppo
@@ -130,7 +130,7 @@ def run(
     if rehearse:
         config = replace(config, rehearsal_weight=recipe.rehearsal_weight, rehearsal_rows=rows)
     return ppo(
-        learner, start.policy, start.reward, lambda step: reviews.prompts(recipe.rollout, start.seed * 1_000_003 + step),
+        learner, start.policy, start.reward, prompts_by_step(recipe.rollout, start.seed),
         operators=operators, config=config, sampling=Sampling(reviews.MAX_NEW_TOKENS, (reviews.END,), reviews.PAD),
         steps=recipe.iterations, seed=start.seed, rehearsal=start.pretraining if rehearse else None,
     )  # fmt: skip

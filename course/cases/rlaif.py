@@ -14,17 +14,26 @@ from torch import Tensor
 from course.feedback.annotators import Annotator
 from course.feedback.judge import Judge
 from course.feedback.normaliser import RewardNormaliser
-from course.feedback.reward_model import RewardModel, last_token_score
+from course.feedback.reward_model import RewardModel
 from course.feedback.rlaif import WinRates, direct_reward, fit_soft_reward, label_pairs, win_rates
-from course.models.decoder import Decoder, DecoderConfig
+from course.models.decoder import Decoder
 from course.models.heads import ScalarHead
 from course.objectives.policy_gradient import policy_gradient_loss
 from course.objectives.preference import soft_label_loss
 from course.objectives.value import critic_loss
-from course.rollout.collect import Sampling, collect
+from course.rollout.collect import Sampling
 from course.tasks import reviews
 from course.tasks.records import Batch, Comparison, pair_batches
-from course.training.bandit import Reward, base_policy, fit_reward, own_comparisons, own_samples
+from course.training.bandit import (
+    Reward,
+    base_policy,
+    fit_reward,
+    fresh_samples,
+    own_comparisons,
+    own_samples,
+    prompts_by_step,
+    small_reward_model,
+)
 from course.training.learner import Learner
 from course.training.policy_gradient import PolicyGradientConfig, PolicyGradientStep, policy_gradient
 
@@ -58,8 +67,7 @@ def prepare(seed: int) -> Teachers:
     human = fit_reward(policy, people, additive=False, steps=200, seed=seed)
     both = own_samples(policy, reviews.prompts(PAIRS, seed + 1).repeat_interleave(2, 0), seed + 1)
     labels = label_pairs(both, JUDGE, seed, version="sft", utility=seen_by_judge)
-    head = ScalarHead(Decoder(_reward_config(), seed), seed)
-    model = RewardModel(head, score=last_token_score, over="sequence")
+    model = small_reward_model(additive=False, seed=seed)
 
     def loss(margin: Tensor, prob: Tensor) -> Tensor:
         return soft_label_loss(margin, prob, clamp=(0.0, 1.0))
@@ -72,14 +80,9 @@ def prepare(seed: int) -> Teachers:
     return Teachers(seed, policy, rewards, {name: accuracy(r, held_out) for name, r in rewards.items()})
 
 
-def _reward_config() -> DecoderConfig:
-    return DecoderConfig(vocab_size=reviews.VOCAB_SIZE, layers=1, width=32, heads=1, max_length=reviews.LENGTH)
-
-
 def _normalised(model: Callable[[Batch], Tensor], policy: Decoder, seed: int) -> Callable[[Batch], Tensor]:
-    samples = own_samples(policy, reviews.prompts(512, seed + 77_000), seed + 77_000)
     with torch.no_grad():
-        constants = RewardNormaliser.fit(model(samples))
+        constants = RewardNormaliser.fit(model(fresh_samples(policy, seed)))
     return Reward(model, constants) if isinstance(model, RewardModel) else lambda batch: constants.apply(model(batch))
 
 
@@ -98,7 +101,7 @@ def reinforce(teachers: Teachers, teacher: str, *, steps: int = STEPS) -> tuple[
     learner = Learner({"actor": actor, "critic": critic}, lr=LR)
     loop = policy_gradient(
         learner, teachers.policy, teachers.rewards[teacher],
-        lambda step: reviews.prompts(ROLLOUT, teachers.seed * 1_000_003 + step),
+        prompts_by_step(ROLLOUT, teachers.seed),
         advantages=lambda returns, group_id, values: returns - values,
         loss=lambda logp, advantage, mask, responses: policy_gradient_loss(logp, advantage, mask, how="token", denominator=responses),
         critic_loss=critic_loss, config=PolicyGradientConfig(beta=BETA, group_size=1), sampling=SAMPLING, steps=steps,
@@ -122,7 +125,7 @@ class Verdict:
 def verdict(teachers: Teachers, teacher: str, policy: Decoder, trained_on: int, prompts: int = 512) -> Verdict:
     """trained_on: tokens that training sampled, which a direct judge has read too."""
     asked, seed = reviews.prompts(prompts, teachers.seed + 9), teachers.seed + 9
-    mine, sft = (own(p, asked, s) for p, s in ((policy, seed), (teachers.policy, seed + 1)))
+    mine, sft = (own_samples(p, asked, s, SAMPLING) for p, s in ((policy, seed), (teachers.policy, seed + 1)))
     gap = reviews.gold(mine) - reviews.gold(sft)
     lengths = [b.action_mask.sum(1) for b in (mine, sft)]
     read = {"people's labels": 0, "judge's labels": int(2 * 2 * PAIRS * lengths[1].double().mean()), "judge, direct": trained_on}
@@ -134,9 +137,3 @@ def verdict(teachers: Teachers, teacher: str, policy: Decoder, trained_on: int, 
         wins=win_rates((gap > 0).double() + 0.5 * (gap == 0), *lengths),
         judge_tokens=read[teacher],
     )
-
-
-def own(policy: Decoder, asked: Tensor, seed: int) -> Batch:
-    """Responses at the temperature of training, in the full width."""
-    drawn = collect(policy, asked, group_size=1, sampling=SAMPLING, seed=seed).samples
-    return Batch(drawn.tokens, drawn.attention_mask, drawn.action_mask)

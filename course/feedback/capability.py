@@ -13,6 +13,7 @@ import torch
 
 from course.language.stamp import digest
 from course.masks import masked_sum
+from course.models.devices import device_of
 from course.models.score import evaluating, score
 from course.tasks import reviews
 from course.tasks.records import Batch, Ids, batch_of
@@ -98,14 +99,8 @@ class Suite:
         return self.abilities(model).total
 
 
-def _device(model: Any) -> torch.device:
-    return (
-        next((p.device for p in model.parameters()), torch.device("cpu")) if hasattr(model, "parameters") else torch.device("cpu")
-    )
-
-
 def _class_probability(model: Any, items: tuple[Continuation, ...]) -> torch.Tensor:
-    device = _device(model)
+    device = device_of(model)
     batch = batch_of([(item.beginning, ()) for item in items], reviews.PAD).to(device)
     wanted = torch.zeros(len(items), reviews.VOCAB_SIZE, dtype=torch.bool)
     for i, item in enumerate(items):
@@ -122,7 +117,7 @@ def _still_able(model: Any, items: tuple[Opinion, ...]) -> float:
 
 
 def _log_likelihood(model: Any, batch: Batch) -> torch.Tensor:
-    batch = batch.to(_device(model))
+    batch = batch.to(device_of(model))
     return masked_sum(score(model, batch.tokens, batch.attention_mask), batch.action_mask[:, 1:], dim=1).cpu()
 
 

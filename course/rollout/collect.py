@@ -1,6 +1,7 @@
 """Responses to prompts, drawn from the policy that is in training, with what the update will need to know about their origin."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from jaxtyping import Int
@@ -42,7 +43,7 @@ class Rollout:
     def __len__(self) -> int:
         return len(self.samples)
 
-    @property
+    @cached_property
     def batch(self) -> Batch:
         """The responses without the columns in which none of them has a token."""
         s = self.samples

@@ -7,7 +7,6 @@ best-of-N did for all prompts, is measured there, and goes on to the next N.
 from dataclasses import dataclass
 from typing import Callable, Iterator, Sequence
 
-import torch
 from torch import Tensor
 
 from course.search.pool import Pool, draw_pool, stack_pools, stack_trained

@@ -10,7 +10,6 @@ from typing import Callable
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-import torch
 
 from course.feedback.annotators import Annotator
 from course.feedback.normaliser import RewardNormaliser
@@ -22,6 +21,7 @@ from course.objectives.supervised import sft_loss
 from course.rollout.collect import Sampling, collect
 from course.tasks import reviews
 from course.tasks.records import Batch, Comparison, decided
+from course.training.learner import step_seed
 from course.training.reward_model import reward_model
 from course.training.sft import sft
 
@@ -61,7 +61,12 @@ class Bandit:
 
     def prompts(self, count: int) -> Callable[[int], Int[Tensor, "prompts 3"]]:
         """prompts(step) for the training loops: `count` prompts that depend on (seed, step) only."""
-        return lambda step: reviews.prompts(count, self.seed * 1_000_003 + step)
+        return prompts_by_step(count, self.seed)
+
+
+def prompts_by_step(count: int, seed: int) -> Callable[[int], Int[Tensor, "prompts 3"]]:
+    """prompts(step): `count` prompts that depend on (seed, step) only."""
+    return lambda step: reviews.prompts(count, step_seed(seed, step))
 
 
 def base_policy(seed: int, *, steps: int = 250) -> Decoder:
@@ -77,9 +82,9 @@ def base_policy(seed: int, *, steps: int = 250) -> Decoder:
     return policy.eval()
 
 
-def own_samples(policy: nn.Module, prompts: Int[Tensor, "n 3"], seed: int) -> Batch:
+def own_samples(policy: nn.Module, prompts: Int[Tensor, "n 3"], seed: int, sampling: Sampling = SAMPLING) -> Batch:
     """One response of the policy to each prompt, in the full width of the task."""
-    drawn = collect(policy, prompts, group_size=1, sampling=SAMPLING, seed=seed).samples
+    drawn = collect(policy, prompts, group_size=1, sampling=sampling, seed=seed).samples
     return Batch(drawn.tokens, drawn.attention_mask, drawn.action_mask)
 
 
@@ -91,17 +96,25 @@ def own_comparisons(policy: nn.Module, n: int, seed: int, annotator: Annotator) 
 
 def fit_reward(policy: nn.Module, comparisons: list[Comparison], *, additive: bool, steps: int, seed: int) -> Reward:
     """A small reward model on these comparisons, normalised on fresh samples of the policy that training has not seen."""
-    config = DecoderConfig(vocab_size=reviews.VOCAB_SIZE, layers=1, width=32, heads=1, max_length=reviews.LENGTH)
-    head = ScalarHead(Decoder(config, seed), seed)
-    rule, over = (sum_score, "response") if additive else (last_token_score, "sequence")
-    model = RewardModel(head, score=rule, over=over)
+    model = small_reward_model(additive=additive, seed=seed)
     for _ in reward_model(
         model, comparisons, loss=pairwise_reward_loss, steps=steps, lr=1e-3, batch_size=64, seed=seed, pad_id=reviews.PAD
     ):
         pass
-    samples = own_samples(policy, reviews.prompts(512, seed + 77_000), seed + 77_000)
-    scores = reward_scores(model.requires_grad_(False).eval(), samples)
-    return Reward(model, RewardNormaliser.fit(scores))
+    model = model.requires_grad_(False).eval()
+    return Reward(model, RewardNormaliser.fit(reward_scores(model, fresh_samples(policy, seed))))
+
+
+def small_reward_model(*, additive: bool, seed: int) -> RewardModel:
+    """An untrained reward model of one layer: summed over the tokens, or read at the last one."""
+    config = DecoderConfig(vocab_size=reviews.VOCAB_SIZE, layers=1, width=32, heads=1, max_length=reviews.LENGTH)
+    rule, over = (sum_score, "response") if additive else (last_token_score, "sequence")
+    return RewardModel(ScalarHead(Decoder(config, seed), seed), score=rule, over=over)
+
+
+def fresh_samples(policy: nn.Module, seed: int) -> Batch:
+    """Samples of the policy that no training sees: a reward's constants are fitted to them."""
+    return own_samples(policy, reviews.prompts(512, seed + 77_000), seed + 77_000)
 
 
 def prepare(seed: int, *, pairs: int = PAIRS) -> Bandit:

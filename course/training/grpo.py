@@ -90,7 +90,8 @@ def grpo(
             learner["actor"], asked, group_size=config.group_size, sampling=sampling, seed=seed,
             first_episode=step * len(asked) * config.group_size,
         )  # fmt: skip
-        batch, actions = rollout.batch, rollout.batch.action_mask[:, 1:]
+        batch = rollout.batch
+        actions = batch.action_mask[:, 1:]
         rewards = judged(reward, batch)
         credited = rewards
         if overlong is not None:
@@ -103,7 +104,7 @@ def grpo(
         logp_reference = reference_logprobs(reference, batch, sampling.temperature)
         learner.train()
         said, norms, clipped = [], [0.0], []
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        generator = learner.randomness(seed)
         for epoch in range(config.epochs if len(rows) else 0):
             for part in rows[torch.randperm(len(rows), generator=generator)].chunk(config.minibatches):
                 losses = _losses(

@@ -41,6 +41,10 @@ class Learner:
         for module in self.modules.values():
             module.train()
 
+    def randomness(self, seed: int) -> torch.Generator:
+        """The generator of the step that comes next: a function of (seed, step) and nothing else."""
+        return torch.Generator().manual_seed(step_seed(seed, self.step))
+
     def descend(self, losses: Iterable[Float[Tensor, ""]], *, factor: float = 1.0, clip: float = 1.0) -> float:
         """One optimiser step down the sum of the losses, one backward pass each; returns the gradient's norm before clipping.
 
@@ -56,7 +60,7 @@ class Learner:
             group["lr"] = self.lr * factor
         self.optimiser.step()
         for role, mean in self.averaged.items():
-            _move(mean, self.modules[role], self.average)
+            move_average(mean, self.modules[role], self.average)
         return norm
 
     def save(self, path: str | os.PathLike) -> None:
@@ -117,7 +121,13 @@ def _fitting(tensors: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
     return tensors[name]
 
 
+def step_seed(seed: int, step: int) -> int:
+    """One seed for each (seed, step) of a run: different for any two steps of runs shorter than a million steps."""
+    return seed * 1_000_003 + step
+
+
 @torch.no_grad()
-def _move(mean: nn.Module, module: nn.Module, decay: float) -> None:
+def move_average(mean: nn.Module, module: nn.Module, decay: float) -> None:
+    """mean <- decay * mean + (1 - decay) * module, weight by weight."""
     for average, new in zip(mean.parameters(), module.parameters()):
         average.lerp_(new, 1 - decay)

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 
 from course.masks import masked_mean
-from course.objectives.offline import cql_penalty, expectile_loss, td_target
+from course.objectives.offline import cql_penalty, expectile_loss, td_loss, td_target, value_guided_logits
 from course.tasks.records import Batch
-from course.training.learner import Learner
+from course.training.learner import Learner, move_average
 
 
 class TokenValues(nn.Module):
@@ -49,7 +49,7 @@ class ValueGuided(nn.Module):
         self, ids: Int[Tensor, "batch time"], attention_mask: Shaped[Tensor, "batch time"] | None = None
     ) -> Float[Tensor, "batch time vocab"]:
         q, v = self.values(ids, attention_mask)
-        return self.policy(ids, attention_mask) + self.strength * (q - v[..., None])
+        return value_guided_logits(self.policy(ids, attention_mask), q, v, self.strength)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def offline_q(
     if rewards.shape != (len(log),) or not torch.isfinite(rewards).all():
         raise ValueError(f"rewards must be one finite number for each of {len(log)} responses; got {tuple(rewards.shape)}")
     for step in range(learner.step, steps):
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        generator = learner.randomness(seed)
         rows = torch.randint(len(log), (config.batch_size,), generator=generator).to(log.tokens.device)
         batch, last_reward = log[rows], rewards[rows]
         actions = batch.action_mask[:, 1:]
@@ -110,10 +110,9 @@ def offline_q(
             slow_q, slow_v = target(batch.tokens, batch.attention_mask)
             after = slow_v if config.method == "ilql" else slow_q.max(-1).values  # of the state behind each token
             goal = td_target(torch.where(ends, last_reward[:, None], 0.0), after[:, 1:], ends, config.gamma)
-        logged = q.gather(-1, taken)[..., 0]
-        bellman = masked_mean((logged - goal) ** 2, actions)
+        td = td_loss(q, batch.tokens[:, 1:], goal, actions)
         conservative = cql_penalty(q, batch.tokens[:, 1:], actions)
-        loss = 0.5 * bellman
+        loss = td
         expectile = torch.zeros(())
         if config.method == "ilql":
             expectile = expectile_loss(slow_q[:, :-1].gather(-1, taken)[..., 0] - v, config.tau, actions)
@@ -121,15 +120,13 @@ def offline_q(
         if config.method != "q":
             loss = loss + config.penalty * conservative
         norm = learner.descend([loss], clip=config.clip_norm)
-        with torch.no_grad():
-            for slow, fast in zip(target.parameters(), values.parameters()):
-                slow.lerp_(fast, 1 - config.target_decay)
+        move_average(target, values, config.target_decay)
         learner.step = step + 1
         everything = masked_mean(q.detach().mean(-1), actions)
-        mine, size = masked_mean(logged.detach(), actions), q.shape[-1]
+        mine, size = masked_mean(q.detach().gather(-1, taken)[..., 0], actions), q.shape[-1]
         yield OfflineStep(
             step=step,
-            bellman=float(bellman.detach()),
+            bellman=2 * float(td.detach()),
             expectile=float(expectile.detach()),
             penalty=float(conservative.detach()),
             logged_q=float(mine),

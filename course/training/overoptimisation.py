@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from torch import Tensor
-import torch
 
 from course.models.score import evaluating
 from course.tasks import reviews

@@ -87,7 +87,7 @@ def policy_gradient(
         advantage = advantages(returns, group, values)
         learner.train()
         norms, critic_losses = [], []
-        order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(seed * 1_000_003 + step))
+        order = torch.randperm(len(batch), generator=learner.randomness(seed))
         for rows in order.chunk(config.minibatches):
             part = batch[rows]
             logp = score(learner["actor"], part.tokens, part.attention_mask, sampling.temperature)

@@ -110,7 +110,7 @@ def ppo(
         experience, kl = experience_of(learner["critic"], reference, rollout, rewards, operators, config)
         learner.train()
         updates = []
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        generator = learner.randomness(seed)
         for epoch in range(config.epochs):
             for rows in torch.randperm(len(asked), generator=generator).chunk(config.minibatches):
                 text = _rehearsed(rehearsal, config, generator)

@@ -13,6 +13,12 @@ from autograder.local import MIME
 MINUTES = 4
 
 
+def noise(outputs):
+    """What stands on stderr besides progress bars."""
+    texts = (o["text"] for o in outputs if o.get("name") == "stderr")
+    return [text for text in texts if not any(mark in text for mark in ("it/s", "s/it", "%|"))]
+
+
 @pytest.fixture(scope="module", params=[f"level{n}" for n in numbers()])
 def executed(request, tmp_path_factory):
     target = tmp_path_factory.mktemp(request.param) / "lab.ipynb"
@@ -54,11 +60,7 @@ def test_every_experiment_ends_in_a_figure_and_computed_words(executed):
 
 def test_nothing_is_written_to_stderr_but_progress(executed):
     _, _, notebook = executed
-    noise = [
-        o["text"] for c in notebook.cells for o in c.get("outputs", [])
-        if o.get("name") == "stderr" and "it/s" not in o["text"] and "s/it" not in o["text"] and "%|" not in o["text"]
-    ]  # fmt: skip
-    assert noise == []
+    assert noise(o for c in notebook.cells for o in c.get("outputs", [])) == []
 
 
 CASES = sorted(build.SOLUTIONS.glob("level*/case_*.ipynb"))
@@ -74,12 +76,7 @@ def test_a_case_runs_shows_figures_and_says_what_they_cannot_show(case, tmp_path
     text = "\n".join(c.source for c in cells) + "\n".join(str(o.get("data", {}).get("text/markdown", "")) for o in outputs)
     for needed in ("**Predict:**", "cannot show", "**[D]**", "**[U]**"):
         assert needed in text, needed
-    noise = [
-        o["text"]
-        for o in outputs
-        if o.get("name") == "stderr" and "it/s" not in o["text"] and "%|" not in o["text"] and "s/it" not in o["text"]
-    ]
-    assert noise == []
+    assert noise(outputs) == []
 
 
 def test_start_runs(tmp_path):
