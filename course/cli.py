@@ -178,7 +178,7 @@ def bench(name: str, as_json: Annotated[bool, typer.Option("--json")] = False) -
     import importlib.util
 
     if not name.isidentifier() or importlib.util.find_spec(f"course.bench.{name}") is None:
-        _stop(f"there is no bench named {name!r}; there are: sampler, step")
+        _stop(f"there is no bench named {name!r}; there are: episodes, sampler, step, store")
     try:
         rows = importlib.import_module(f"course.bench.{name}").rows()
     except ImportError as error:

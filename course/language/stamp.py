@@ -12,8 +12,19 @@ def canonical_json(obj: Any) -> str:
 
     Raises: ValueError for what has no single JSON text: NaN and infinities, keys that are not text, lone surrogates, other types.
     """
-    _refuse_ambiguous(obj, "obj")
-    return json.dumps(obj, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    try:
+        text = _ENCODER.encode(obj)
+        text.encode("utf-8")
+        if _has_text_keys([obj]):  # the only ambiguity that the encoder passes over in silence
+            return text
+    except (TypeError, ValueError):
+        pass
+    _refuse_ambiguous(obj, "obj")  # slower, and says where
+    return _ENCODER.encode(obj)
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_PLAIN = {int, float, str, bool, type(None)}
 
 
 def digest(obj: Any) -> str:
@@ -31,6 +42,16 @@ def policy_stamp(parts: Mapping[str, Any]) -> str:
     if missing:
         raise ValueError(f"parts must hold {', '.join(PARTS)}; got nothing for {', '.join(missing)}")
     return digest(dict(parts))
+
+
+def _has_text_keys(value: Any) -> bool:
+    if isinstance(value, dict):
+        if not set(map(type, value)) <= {str}:
+            return False
+        value = value.values()
+    return set(map(type, value)) <= _PLAIN or all(
+        [_has_text_keys(item) for item in value if isinstance(item, (dict, list, tuple))]
+    )
 
 
 def _refuse_ambiguous(value: Any, where: str) -> None:
