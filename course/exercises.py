@@ -62,3 +62,13 @@ from course.search.frontier import frontier_table as frontier_table
 from course.search.pareto import pareto_front as pareto_front
 from course.search.process import process_score as process_score
 from course.search.proofs import solve as solve
+
+# level 4
+from course.credit.turns import action_logprob as action_logprob, trajectory_mask as trajectory_mask
+from course.envs.authorisation import authorize as authorize
+from course.envs.kernel import step as step
+from course.envs.signatures import sign_result as sign_result, verify_result as verify_result
+from course.envs.three_tools import decode_action as decode_action, encode_action as encode_action
+from course.feedback.verifiers import verify_answer as verify_answer
+from course.objectives.trajectory import cloning_loss as cloning_loss
+from course.rollout.replay import replay as replay

@@ -89,11 +89,29 @@ def level3(seeds: int) -> dict[str, Any]:
     }
 
 
+def level4(seeds: int) -> dict[str, Any]:
+    """L4.11: clone, online RL, with and without tools, best of N, and looks by price, over seeds."""
+    from course.training import tool_agent as agent
+
+    outcomes = [agent.recorded_run(seed) for seed in range(seeds)]
+    priced = [agent.recorded_price_run(seed) for seed in range(seeds)]
+    names = (
+        "HORIZONS", "DEMONSTRATIONS", "CLONE_STEPS", "CLONE_LR", "CLONE_BATCH", "GROUPS", "GROUP_SIZE", "STEPS", "LR", "PRICES",
+        "PRICE_DEMONSTRATIONS", "PRICE_CLONE_STEPS", "PRICE_STEPS", "HELD_OUT", "ATTEMPTS",
+    )  # fmt: skip
+    return {
+        "recipe": "cloned from an expert with a habit, then trained on its own episodes",
+        "settings": {name.lower(): getattr(agent, name) for name in names},
+        "outcomes": [outcome.to_json() for outcome in outcomes],
+        "priced": [outcome.to_json() for outcome in priced],
+    }
+
+
 def _seed(place: int, *tables: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
     return [{name: tensor[place : place + 1] for name, tensor in table.items()} for table in tables]
 
 
-RECIPES = {1: level1, 2: level2, 3: level3}
+RECIPES = {1: level1, 2: level2, 3: level3, 4: level4}
 
 
 def machine() -> dict[str, Any]:

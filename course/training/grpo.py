@@ -2,11 +2,12 @@
 
 The variants differ in four choices that are arguments here: how rewards of a group become advantages, where the ratio is clipped, what
 token losses are divided by, and where the KL price stands (in the loss, beta). DAPO's four switches are clip_high, dynamic_sampling,
-aggregation over tokens, and overlong shaping; each can be turned alone.
+aggregation over tokens, and overlong shaping; each can be turned alone. `collect` is what makes the responses: with
+training.agents.episode_collector they are episodes of many turns, and nothing else changes.
 """
 
 from dataclasses import dataclass
-from typing import Callable, Iterator, Literal
+from typing import Any, Callable, Iterator, Literal, Sequence
 
 from jaxtyping import Int
 from torch import Tensor, nn
@@ -66,7 +67,7 @@ def grpo(
     learner: Learner,
     reference: nn.Module,
     reward: Callable[[Batch], Tensor],
-    prompts: Callable[[int], Int[Tensor, "prompts time"]],
+    prompts: Callable[[int], Int[Tensor, "prompts time"] | Sequence],
     *,
     advantages: Callable[[Tensor, Tensor], Tensor],
     aggregate: Callable,
@@ -75,11 +76,15 @@ def grpo(
     sampling: Sampling,
     steps: int,
     seed: int,
+    collect: Callable[..., Any] = collect,
+    credit: Callable[[Tensor, Any], Tensor] | None = None,
 ) -> Iterator[GrpoStep]:
     """Train learner["actor"] up to step number `steps`.
 
     advantages(rewards [B], group_id [B]) -> [B], for instance group_relative_advantages with its scale chosen. aggregate(token_loss,
     mask, how=, denominator=): token losses to a scalar. overlong(length, max_length, buffer) -> penalty, for the overlong switch.
+    collect(actor, prompts(step), group_size=, sampling=, seed=, first_episode=) -> a Rollout, or what has its batch, group_id,
+    samples.logprobs and tokens. credit(advantage [B], rollout) -> [B,T-1]: the tokens' advantages; None gives all the response's.
     """
     check_reference(learner["actor"], reference)
     if (config.overlong_buffer is None) != (overlong is None):
@@ -100,6 +105,7 @@ def grpo(
         advantage = advantages(credited, rollout.group_id)
         selected = informative_groups(credited, rollout.group_id)
         rows = selected.keep.nonzero()[:, 0] if config.dynamic_sampling else torch.arange(len(batch), device=advantage.device)
+        token_advantage = advantage[:, None].expand_as(actions) if credit is None else credit(advantage, rollout)
         logp_old = rollout.samples.logprobs[:, : actions.shape[1]]
         logp_reference = reference_logprobs(reference, batch, sampling.temperature)
         learner.train()
@@ -108,7 +114,7 @@ def grpo(
         for epoch in range(config.epochs if len(rows) else 0):
             for part in rows[torch.randperm(len(rows), generator=generator)].chunk(config.minibatches):
                 losses = _losses(
-                    learner, batch, part, logp_old, logp_reference, advantage, aggregate, config, sampling, said, clipped
+                    learner, batch, part, logp_old, logp_reference, token_advantage, aggregate, config, sampling, said, clipped
                 )
                 norms.append(learner.descend(losses, clip=config.clip_norm))
         learner.step = step + 1
@@ -139,7 +145,7 @@ def _losses(
     for part in rows.chunk(config.micro_batches):
         mine, actions = batch[part], batch.action_mask[part, 1:]
         logp = torch.where(actions, score(learner["actor"], mine.tokens, mine.attention_mask, sampling.temperature), 0.0)
-        credit = advantage[part][:, None].expand_as(logp)
+        credit = advantage[part]
         each = clipped_token_loss(logp, logp_old[part], credit, clip_low=config.clip_low, clip_high=config.clip_high)
         if config.beta:
             each = each + config.beta * kl_token_estimate(logp, logp_reference[part], estimator=config.estimator)

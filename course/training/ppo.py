@@ -6,7 +6,7 @@ Actor and critic are trained; the reference and the reward are frozen. The old l
 """
 
 from dataclasses import dataclass
-from typing import Callable, Iterator
+from typing import Any, Callable, Iterator, Sequence
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from course.models.score import evaluating
 from course.objectives.policy_gradient import entropy_bonus, saturated
 from course.objectives.value import clipped_critic_loss
 from course.prob import token_logprobs
-from course.rollout.collect import Rollout, Sampling, collect
+from course.rollout.collect import Sampling, collect
 from course.tasks.records import Batch
 from course.training.learner import Learner
 from course.training.roles import check_reference, judged, reference_logprobs
@@ -88,7 +88,7 @@ def ppo(
     learner: Learner,
     reference: nn.Module,
     reward: Callable[[Batch], Tensor],
-    prompts: Callable[[int], Int[Tensor, "prompts time"]],
+    prompts: Callable[[int], Int[Tensor, "prompts time"] | Sequence],
     *,
     operators: PpoOperators,
     config: PpoConfig,
@@ -96,10 +96,12 @@ def ppo(
     steps: int,
     seed: int,
     rehearsal: Batch | None = None,
+    collect: Callable[..., Any] = collect,
 ) -> Iterator[PpoStep]:
     """Train learner["actor"] and learner["critic"] up to step number `steps`, on one response to each prompt of prompts(step).
 
     The critic gives values [B,T]; the value before the token at t is read at t-1, where the prediction of that token is made.
+    collect: what makes the responses, as in grpo(); an episode of many turns is one row, whose observations are no actions.
     """
     check_reference(learner["actor"], reference)
     _check_rehearsal(operators, config, rehearsal)
@@ -112,7 +114,7 @@ def ppo(
         updates = []
         generator = learner.randomness(seed)
         for epoch in range(config.epochs):
-            for rows in torch.randperm(len(asked), generator=generator).chunk(config.minibatches):
+            for rows in torch.randperm(len(rewards), generator=generator).chunk(config.minibatches):
                 text = _rehearsed(rehearsal, config, generator)
                 updates.append((epoch, *_update(learner, experience, rows, text, operators, config, sampling)))
         learner.step = step + 1
@@ -137,7 +139,7 @@ def ppo(
 
 
 def experience_of(
-    critic: nn.Module, reference: nn.Module, rollout: Rollout, rewards: Float[Tensor, "batch"], operators: PpoOperators,
+    critic: nn.Module, reference: nn.Module, rollout: Any, rewards: Float[Tensor, "batch"], operators: PpoOperators,
     config: PpoConfig,
 ) -> tuple[Experience, float]:  # fmt: skip
     """Token rewards, values, advantages and returns of a rollout, and its mean KL per response. Nothing here has a gradient."""
@@ -149,8 +151,9 @@ def experience_of(
         shaped = operators.shaping(logp_old, logp_reference, actions, rewards, config.beta)
         with evaluating(critic):
             values = torch.where(actions, critic(batch.tokens, batch.attention_mask)[:, :-1], 0.0)
-        # A response that reaches the token limit has been judged as it stands: its episode is over, not interrupted.
-        ends = actions & ~torch.nn.functional.pad(actions, (0, 1))[:, 1:]
+        # A response that reaches the token limit has been judged as it stands: its episode is over, not interrupted. Its end is
+        # its last action: between two turns stand observations, and the episode goes on behind them.
+        ends = actions & (actions.flip(1).cumsum(1).flip(1) == 1)
         never, nothing = torch.zeros_like(ends), torch.zeros_like(values)
         advantages, returns = operators.credit(
             shaped, values, ends, never, nothing, actions, gamma=config.gamma, gae_lambda=config.gae_lambda
