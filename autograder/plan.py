@@ -26,6 +26,7 @@ class Plan:
         """The inputs, and nothing about the answers, for the export cell."""
         for number, (_, call) in enumerate(self.calls):
             fields = {"args": list(call.args), "kwargs": call.kwargs, "wrt": call.wrt, "pick": call.pick, "weight": call.weight}
+            fields["through"] = call.through
             codec.save(folder / f"{number}.safetensors", fields)
         functions = [call.function for _, call in self.calls]
         limits = {"functions": functions, "call_seconds": call_seconds, "function_seconds": function_seconds}

@@ -51,6 +51,8 @@ def encode(value: Any, tensors: dict[str, torch.Tensor], depth: int = 0) -> Any:
         return value
     if kind is float:
         return {"float": repr(value)}
+    if kind is bytes:
+        return {"bytes": value.hex()}
     if isinstance(value, torch.Tensor):
         return _encode_tensor(value, tensors)
     if kind.__module__ == "numpy":
@@ -91,6 +93,8 @@ def decode(tree: Any, tensors: dict[str, torch.Tensor], *, trusted: bool = False
     tag, body = next(iter(tree.items()))
     if tag == "float":
         return float(body)
+    if tag == "bytes":
+        return bytes.fromhex(body)
     if tag == "tensor":
         return tensors[body]
     if tag in ("list", "tuple"):

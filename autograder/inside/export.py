@@ -68,7 +68,7 @@ def _calls(namespace, name, numbers, call_seconds, inputs: Path, outputs: Path) 
             if name not in namespace:
                 raise NameError(f"{name} is not defined")
             fields = codec.load(inputs / f"{number}.safetensors", trusted=True)
-            call = Call(name, tuple(fields["args"]), fields["kwargs"], fields["wrt"], fields["pick"], fields["weight"])
+            call = Call(name, tuple(fields.pop("args")), **fields)
             signal.setitimer(signal.ITIMER_PROF, call_seconds)
             try:
                 value = {"value": execute(namespace[name], call)}

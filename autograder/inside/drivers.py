@@ -1,0 +1,359 @@
+"""Functions whose inputs and results are objects of the course: built here, beside the student's function, and taken apart into data.
+
+A call `through` a driver holds plain data on both sides of the sandbox wall. A driver knows how to call and never what is right.
+"""
+
+from functools import lru_cache
+from typing import Any, Callable, Mapping, Sequence
+
+from course.accounting.budget import Cost
+from course.envs.authorisation import Allow, Ask, Deny, Grant
+from course.envs.kernel import Result, State, Tool, Transition, World, confirm, reset
+from course.envs.kernel import step as take
+from course.language.actions import Action, CompactGrammar, JsonGrammar, Malformed, Parameter, ToolSchema
+from course.tasks.agent import AgentTask
+
+# ---------------------------------------------------------------- taking apart
+
+
+def plain(value: Any) -> Any:
+    """Objects of the course as dicts with their kind; other data as it is, mappings and sequences with what they hold."""
+    if type(value) is Action:
+        return {"kind": "Action", "tool": plain(value.tool), "arguments": plain(value.arguments)}
+    if type(value) is Malformed:
+        return {"kind": "Malformed", "text": plain(value.text), "reason": plain(value.reason), "tool": plain(value.tool)}
+    if type(value) in (Allow, Ask, Deny):
+        return {"kind": type(value).__name__, "text": plain(getattr(value, "reason", None) or getattr(value, "question", None))}
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    return {"kind": type(value).__name__}
+
+
+def each(function: Callable, inputs: Sequence[Any]) -> list[Any]:
+    """What the function makes of each input. An error is an answer too: the next input is still asked about."""
+    answers = []
+    for given in inputs:
+        try:
+            answers.append(plain(function(*given)))
+        except NotImplementedError:
+            raise  # the exercise has not been begun
+        except Exception as error:
+            answers.append({"kind": "error", "error": type(error).__name__, "text": str(error)[:120]})
+    return answers
+
+
+# ---------------------------------------------------------------- actions, permission
+
+
+def encode_actions(encode_action: Callable, actions: Sequence[tuple[str, dict]]) -> list[Any]:
+    return each(encode_action, [(Action(tool, arguments),) for tool, arguments in actions])
+
+
+def decode_texts(decode_action: Callable, texts: Sequence[str | bytes]) -> list[Any]:
+    return each(decode_action, [(text,) for text in texts])
+
+
+def grants_of(grants: Mapping[str, tuple[str, dict]]) -> dict[str, Grant]:
+    return {
+        tool: Grant(mode, {name: frozenset(values) for name, values in free.items()}) for tool, (mode, free) in grants.items()
+    }
+
+
+def decide(authorize: Callable, cases: Sequence[tuple[tuple[str, dict] | str, dict]]) -> list[Any]:
+    """A case is an action and the grants; in place of an action a text, for something that was not read."""
+    inputs = []
+    for action, grants in cases:
+        read = Malformed(action, "not an action", "look") if isinstance(action, str) else Action(*action)
+        inputs.append((read, grants_of(grants)))
+    return each(authorize, inputs)
+
+
+def verify(verify_result: Callable, cases: Sequence[tuple]) -> list[Any]:
+    return each(verify_result, cases)
+
+
+# ---------------------------------------------------------------- steps
+
+
+SHELF = ("ant", "bee", "cat", "dog")
+SCHEMAS = (
+    ToolSchema("add", (Parameter("amount", "number", low=0, high=99),)),
+    ToolSchema("look", (Parameter("key", "word", choices=SHELF),)),
+    ToolSchema("send", (Parameter("words", "text", max_length=40),)),
+    ToolSchema("stop", ()),
+)
+
+
+def workshop(spec: Mapping[str, Any], ran: list) -> World:
+    """A small world whose tools write down what they ran.
+
+    spec: grammar ("json" or "compact"), grants {tool: (mode, {argument: values})}, budget, reset_cost, idle_cost (dicts),
+    max_actions, values {key: number}, paid {tool: (bound, real cost)}, each a dict of costs per unit: of the amount for add, of 1 for
+    the others.
+    """
+    grammar = (JsonGrammar if spec["grammar"] == "json" else CompactGrammar)(SCHEMAS)
+
+    def price(rates: Mapping[str, float], arguments: Mapping[str, Any]) -> Cost:
+        return Cost(**{name: rate * arguments.get("amount", 1) for name, rate in rates.items()})
+
+    def tool(schema: ToolSchema) -> Tool:
+        bound, real = spec["paid"][schema.tool]
+
+        def run(inner: int, arguments: Mapping[str, Any]) -> Result:
+            ran.append([schema.tool, dict(arguments), inner])
+            after = inner + arguments.get("amount", 0)
+            said = {"add": str(after), "look": str(spec["values"].get(arguments.get("key"))), "send": "sent", "stop": "done"}
+            facts = {"tool": schema.tool, "inner": after}
+            return Result(said[schema.tool], after, price(real, arguments), facts, ends=schema.tool == "stop")
+
+        return Tool(schema, run, lambda inner, arguments: price(bound, arguments))
+
+    return World(
+        "workshop", grammar, {schema.tool: tool(schema) for schema in SCHEMAS}, grants_of(spec["grants"]),
+        Cost(**spec["budget"]), Cost(**spec["reset_cost"]), Cost(**spec["idle_cost"]), spec["max_actions"],
+        start=lambda task, seed: (seed % 7, ""), parts={"values": dict(spec["values"])},
+    )  # fmt: skip
+
+
+TASK = AgentTask("one", "workshop", "add and stop", 2)
+
+
+def first_state(spec: Mapping[str, Any], ran: list) -> State:
+    return reset(workshop(spec, ran), TASK, spec["seed"], spec["key"])[0]
+
+
+def what_happened(transition: Transition, ran: list) -> dict[str, Any]:
+    if type(transition) is not Transition or type(transition.state) is not State:
+        return {"kind": type(transition).__name__}
+    state = transition.state
+    return {
+        "outcome": plain(transition.outcome), "observation": plain(transition.observation), "action": plain(transition.action),
+        "text": plain(transition.text), "cost": plain(transition.cost),
+        "terminated": plain(transition.terminated), "truncated": plain(transition.truncated),
+        "signature": plain(transition.signature),
+        "step": plain(state.step), "spent": plain(state.spent), "inner": plain(state.inner), "waiting": plain(state.waiting),
+        "facts": plain(state.facts), "over": plain(state.over), "episode": plain(state.episode), "ran": plain(ran),
+    }  # fmt: skip
+
+
+def one_step(step: Callable, spec: Mapping[str, Any], before: Sequence[str | bool], text: str | bytes) -> dict[str, Any]:
+    """The last of several actions; those before it are taken by the package. True and False are the user's word on what waits."""
+    ran: list = []
+    state = first_state(spec, ran)
+    for earlier in before:
+        state = (confirm(state, earlier) if isinstance(earlier, bool) else take(state, earlier)).state
+    ran.clear()
+    return what_happened(step(state, text), ran)
+
+
+def episode(step: Callable, spec: Mapping[str, Any], texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Every action from the function's own state after the one before, until it says that the episode is over."""
+    ran: list = []
+    state, happened = first_state(spec, ran), []
+    for text in texts:
+        ran.clear()
+        transition = step(state, text)
+        happened.append(what_happened(transition, ran))
+        if set(happened[-1]) == {"kind"} or happened[-1]["over"] is not False:
+            break
+        state = transition.state
+    return happened
+
+
+def twice(step: Callable, spec: Mapping[str, Any], first: str, other: str) -> list[dict[str, Any]]:
+    """Two actions from one and the same state, and the first once more: a step must not write into what it was given."""
+    ran: list = []
+    state, happened = first_state(spec, ran), []
+    for text in (first, other, first):
+        ran.clear()
+        happened.append(what_happened(step(state, text), ran))
+    return happened
+
+
+# ---------------------------------------------------------------- verdicts on answers
+
+
+def evidence(verify_answer: Callable, cases: Sequence[tuple[dict, str | None]]) -> list[Any]:
+    """A case is the fields of a task, and an answer."""
+
+    def asked(task: AgentTask, answer: str | None) -> Any:
+        from course.envs.evidence import Evidence
+
+        found = verify_answer(task, answer)
+        return plain(found.to_json()) if type(found) is Evidence else {"kind": type(found).__name__}
+
+    return each(asked, [(AgentTask(**fields), answer) for fields, answer in cases])
+
+
+# ---------------------------------------------------------------- replay
+
+
+def stage(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A tiny policy of random weights, a world of three tools, tasks and a grader: everything that made the episodes of a spec.
+
+    spec: policy, sampling and first (seeds and a number), rows, temperature, max_actions, key (bytes), allowance (tokens).
+    """
+    import torch
+
+    from course.envs.evidence import Evidence
+    from course.language.serializer import CompactSerializer
+    from course.language.tokenizer import Tokenizer
+    from course.models.decoder import Decoder, DecoderConfig
+    from course.models.policy import Policy
+
+    words = ("say", "ask", "stop", "up", "down", *"error malformed denied waiting refused".split())
+    tokenizer, runs = Tokenizer.words(words), []
+    decoder = Decoder(DecoderConfig(tokenizer.vocab_size, layers=1, width=16, heads=1, max_length=96), seed=spec["policy"])
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(12)  # or every token would be as likely as any other
+    schemas = tuple(ToolSchema(tool, (Parameter("words", "text", max_length=30),)) for tool in ("say", "ask", "stop"))
+
+    def run(inner: tuple[int, int], arguments: Mapping[str, Any]) -> Result:
+        seed, count = inner
+        observation = ("up", "down")[(seed + count) % 2] + (" up" if "up" in arguments["words"] else "")
+        facts = {"words": arguments["words"], "count": count}
+        return Result(observation, (seed, count + 1), Cost(calls=1, words=len(arguments["words"].split(" "))), facts)
+
+    def stop(inner: tuple[int, int], arguments: Mapping[str, Any]) -> Result:
+        return Result("down", inner, Cost(calls=1, words=1), {"words": arguments["words"], "stopped": True}, ends=True)
+
+    def start(task: AgentTask, seed: int) -> tuple[tuple[int, int], str]:
+        runs.append(task.id)
+        return (seed, task.hidden["count"]), ("up" if seed % 2 else "down")
+
+    world = World(
+        "sayings", CompactGrammar(schemas),
+        {s.tool: Tool(s, stop if s.tool == "stop" else run, lambda inner, arguments: Cost(calls=1, words=9)) for s in schemas},
+        grants_of({"say": ("allow", {}), "stop": ("allow", {})}), Cost(calls=20, words=60), Cost(), Cost(calls=1),
+        spec["max_actions"], start,
+    )  # fmt: skip
+
+    def grader(state: State) -> Evidence:
+        said = [facts["words"] for facts in state.facts]
+        right = len(said) % 2 == 1
+        return Evidence("odd", "1", said, "right" if right else "wrong", 10.0 if right else 0.0)
+
+    tasks = [AgentTask(f"t{i}", "f", ("up", "down up", "say up")[i % 3], 2, hidden={"count": i}) for i in range(spec["rows"])]
+    return {
+        "policy": Policy(decoder, tokenizer, CompactSerializer()),
+        "world": world,
+        "tasks": tasks,
+        "grader": grader,
+        "runs": runs,
+    }
+
+
+def recorded(spec: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The records of the spec's episodes, one for each row."""
+    return _recorded(tuple(sorted(spec.items())))
+
+
+@lru_cache(maxsize=64)
+def _recorded(items: tuple) -> tuple[Any, ...]:
+    from course.rollout.episodes import Play, play_episodes
+
+    spec = dict(items)
+    made = stage(spec)
+    plays = {
+        row: Play(task, spec["sampling"] * 31 + row, spec["sampling"], spec["first"] + row)
+        for row, task in enumerate(made["tasks"])
+    }
+    records, _ = play_episodes(
+        made["policy"], made["world"], plays, grader=made["grader"], max_action_tokens=spec["allowance"],
+        temperature=spec["temperature"], key=spec["key"],
+    )  # fmt: skip
+    return tuple(records[row] for row in plays)
+
+
+def edited(record: Any, edits: Sequence[tuple]) -> Any:
+    """The record with something else written in it."""
+    import math
+    from dataclasses import replace
+
+    import torch
+
+    from course.language.serializer import Encoded
+    from course.rollout.record import text_hash
+
+    def with_step(at: int, **fields: Any) -> Any:
+        steps = list(record.steps)
+        steps[at] = replace(steps[at], **fields)
+        return replace(record, steps=tuple(steps))
+
+    for what, *where in edits:
+        if what == "logprobs":  # the next float32
+            logprobs = list(record.logprobs)
+            logprobs[where[0]] = torch.nextafter(torch.tensor(logprobs[where[0]]), torch.tensor(-math.inf)).item()
+            record = replace(record, logprobs=tuple(logprobs))
+        elif what == "tokens":
+            tokens = list(record.tokens)
+            tokens[where[0]] = where[1]
+            record = replace(record, encoded=Encoded(tuple(tokens), record.encoded.spans, record.encoded.stops))
+        elif what == "observations":
+            record = with_step(where[0], observation=where[1], observation_hash=text_hash(where[1]))
+        elif what == "hashes":
+            record = with_step(where[0], result_hash=where[1])
+        elif what == "reward":
+            right = record.reward == 0
+            new = replace(record.evidence, reward=10.0 if right else 0.0, decision="right" if right else "wrong")
+            record = replace(record, evidence=new)
+        elif what in ("cost", "signature", "reason"):
+            record = with_step(where[0], **{what: where[1]})
+        elif what in ("tokenizer", "serializer", "policy", "environment"):
+            record = replace(record, versions=replace(record.versions, **{what: where[0]}))
+        else:
+            record = replace(record, **{what: where[0]})
+    return record
+
+
+def shelved(spec: Mapping[str, Any], made: Mapping[str, Any], record: Any, changes: Sequence[str]) -> Any:
+    """The archive in which the record's parts lie under its versions: changed in part, or not there."""
+    from dataclasses import replace
+
+    import torch
+
+    from course.rollout.replay import Archive
+
+    policy, world, tasks = made["policy"], made["world"], {record.task_digest: made["tasks"][record.layout.row]}
+    versions, graders = record.versions, {record.versions.grader: made["grader"]}
+    if "policy changed" in changes:
+        with torch.no_grad():
+            policy.model.norm.weight[0] += 1.0
+    if "environment changed" in changes:
+        world = replace(world, budget=Cost(calls=21, words=60))
+    if "task changed" in changes:
+        tasks = {record.task_digest: replace(tasks[record.task_digest], hidden={"count": 77})}
+    worlds = {} if "environment missing" in changes else {versions.environment: world}
+    archive = Archive(
+        "/nowhere", worlds=worlds, graders={} if "grader missing" in changes else graders,
+        tasks={} if "task missing" in changes else tasks, key=spec["key"],
+    )  # fmt: skip
+    if "policy missing" not in changes:
+        archive._policies[versions.policy] = policy
+    return archive
+
+
+def replays(replay: Callable, spec: Mapping[str, Any], cases: Sequence[tuple[int, list, list]]) -> list[Any]:
+    """A case is the row of an episode, what to write into its record, and what to change in the archive."""
+    from course.rollout.replay import ReplayReport
+
+    answers, originals = [], recorded(spec)
+    for row, edits, changes in cases:
+        made = stage(spec)
+        archive = shelved(spec, made, originals[row], changes)
+
+        def asked(record: Any) -> Any:
+            report = replay(record, archive=archive)
+            if type(report) is not ReplayReport:
+                return {"kind": type(report).__name__}
+            fields = [plain(difference.field) for difference in report.differences]
+            return {"equal": plain(report.equal), "fields": fields, "runs": len(made["runs"])}
+
+        answers += each(asked, [(edited(originals[row], edits),)])
+    return answers
