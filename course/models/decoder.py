@@ -101,7 +101,7 @@ class Block(nn.Module):
         self.gate_up = nn.Linear(config.width, 2 * config.mlp_width, bias=False)
         self.down = nn.Linear(config.mlp_width, config.width, bias=False)
 
-    def forward(self, x: Tensor, turn: Tensor, key_mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, turn: Tensor, key_mask: Tensor | None, first: int = 0) -> Tensor:
         batch, time, width = x.shape
         # A norm's gain goes into the weight that follows: that is smaller than a batch.
         normed = UnitRms.apply(x, self.attention_norm.eps)
@@ -116,7 +116,7 @@ class Block(nn.Module):
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
             mixed = causal_attention(q, k, v, key_mask)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, time, width))
+        x = x[:, first:] + self.out(mixed.transpose(1, 2)[:, first:].reshape(batch, time - first, width))
         normed = UnitRms.apply(x, self.mlp_norm.eps)
         halves = (self.gate_up.weight * self.mlp_norm.weight).chunk(2)
         gate, up = (F.linear(normed, half) for half in halves)  # the halves of one product would not be contiguous
@@ -126,6 +126,7 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """decoder(ids [B,T], attention_mask [B,T] or None) -> logits [B,T,V]. Weights come from the seed; float32, on the CPU.
 
+    first: the first column whose logits are wanted; there are T - first then.
     A row of a padded batch gives at its real positions what it gives alone; logits at padded ones mean nothing but are finite.
     """
 
@@ -148,9 +149,9 @@ class Decoder(nn.Module):
         return self.config.width
 
     def hidden(
-        self, ids: Int[Tensor, "batch time"], attention_mask: Shaped[Tensor, "batch time"] | None = None
-    ) -> Float[Tensor, "batch time width"]:
-        """What the heads read: the normed residual stream at each position."""
+        self, ids: Int[Tensor, "batch time"], attention_mask: Shaped[Tensor, "batch time"] | None = None, first: int = 0
+    ) -> Float[Tensor, "batch read width"]:
+        """What the heads read: the normed residual stream at each position, or only from column `first` on, which costs less."""
         batch, time = ids.shape
         if time > self.config.max_length:
             raise ValueError(f"ids must have at most max_length = {self.config.max_length} columns; got {time}")
@@ -164,17 +165,19 @@ class Decoder(nn.Module):
             key_mask = None  # padding on the right only: causality alone hides it from every real token
         position = slice(time) if key_mask is None else (key_mask.cumsum(1) - 1).clamp(min=0)
         turn = torch.complex(cos, sin)[position][..., None, None, :]
-        for block in self.blocks:
+        *earlier, last = self.blocks
+        for block in earlier:
             x = block(x, turn, key_mask)
+        x = last(x, turn, key_mask, first)  # behind it nobody looks back at the other columns
         return UnitRms.apply(x, self.norm.eps) * self.norm.weight
 
     def head(self, hidden: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocab"]:
         return F.linear(hidden, (self.unembedding or self.embedding).weight)
 
     def forward(
-        self, ids: Int[Tensor, "batch time"], attention_mask: Shaped[Tensor, "batch time"] | None = None
-    ) -> Float[Tensor, "batch time vocab"]:
-        return self.head(self.hidden(ids, attention_mask))
+        self, ids: Int[Tensor, "batch time"], attention_mask: Shaped[Tensor, "batch time"] | None = None, first: int = 0
+    ) -> Float[Tensor, "batch read vocab"]:
+        return self.head(self.hidden(ids, attention_mask, first))
 
     def llama_weights(self) -> dict[str, Float[Tensor, "..."]]:
         """The weights under the names, and in the pieces, that LlamaForCausalLM has."""
