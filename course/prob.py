@@ -20,10 +20,11 @@ def log_softmax(logits: Float[Tensor, "*batch vocab"], name: str = "logits") -> 
     """
     if logits.dim() < 1 or logits.shape[-1] < 1:
         raise ValueError(f"{name} must be [.., V] with V >= 1; got {tuple(logits.shape)}")
-    z = checked(logits, name)
-    if (z == float("-inf")).all(-1).any():
+    # A row's maximum is NaN or +inf if an entry is, and -inf if all are: one look finds every fault, which `checked` then names.
+    if not logits.is_floating_point() or not torch.isfinite(logits.detach().amax(-1)).all():
+        checked(logits, name)
         raise ValueError(f"{name} has a row whose every entry is -inf; a law needs at least one possible token")
-    return torch.log_softmax(z, dim=-1)
+    return torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 def token_logprobs(logits: Float[Tensor, "batch time vocab"], tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch next"]:

@@ -13,6 +13,7 @@ from typing import Any, Mapping
 import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 import torch
 
 from course.masks import boolean_mask
@@ -70,11 +71,23 @@ def rotary_table(
         return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
-def rotate(
-    x: Float[Tensor, "*batch size"], cos: Float[Tensor, "*#batch half"], sin: Float[Tensor, "*#batch half"]
-) -> Float[Tensor, "*batch size"]:
-    first, second = x.chunk(2, -1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+class UnitRms(torch.autograd.Function):
+    """x / sqrt(mean of x^2 + eps), a norm without its gain. torch's own takes twice the time on a CPU: its gradient is many small steps."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
+        normed = (wide * scale).to(x.dtype)
+        ctx.save_for_backward(normed, scale)
+        return normed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        normed, scale = ctx.saved_tensors
+        along = (gradient * normed).mean(-1, keepdim=True)  # what would only change the length
+        return torch.addcmul(gradient, normed, along, value=-1) * scale, None
 
 
 class Block(nn.Module):
@@ -88,22 +101,32 @@ class Block(nn.Module):
         self.gate_up = nn.Linear(config.width, 2 * config.mlp_width, bias=False)
         self.down = nn.Linear(config.mlp_width, config.width, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, key_mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, turn: Tensor, key_mask: Tensor | None, first: int = 0) -> Tensor:
         batch, time, width = x.shape
-        q, k, v = self.qkv(self.attention_norm(x)).view(batch, time, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        # A norm's gain goes into the weight that follows: that is smaller than a batch.
+        normed = UnitRms.apply(x, self.attention_norm.eps)
+        weight_qk, weight_v = (self.qkv.weight * self.attention_norm.weight).split((2 * width, width))
+        # Units i and i + size/2 turn together. As neighbours they are the two parts of one complex number, and turn in one product.
+        weight_qk = weight_qk.view(2 * self.heads, 2, -1, width).transpose(1, 2).reshape(2 * width, width)
+        pairs = F.linear(normed, weight_qk).view(batch, time, 2, self.heads, -1, 2).to(turn.dtype.to_real())
+        v = F.linear(normed, weight_v).view(batch, time, self.heads, -1).transpose(1, 2)
+        turned = torch.view_as_real(torch.view_as_complex(pairs) * turn).flatten(-2).to(v.dtype)
+        q, k = turned.permute(2, 0, 3, 1, 4)
         if key_mask is None:
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
             mixed = causal_attention(q, k, v, key_mask)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, time, width))
-        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
+        x = x[:, first:] + self.out(mixed.transpose(1, 2)[:, first:].reshape(batch, time - first, width))
+        normed = UnitRms.apply(x, self.mlp_norm.eps)
+        halves = (self.gate_up.weight * self.mlp_norm.weight).chunk(2)
+        gate, up = (F.linear(normed, half) for half in halves)  # the halves of one product would not be contiguous
         return x + self.down(self.activation(gate) * up)
 
 
 class Decoder(nn.Module):
     """decoder(ids [B,T], attention_mask [B,T] or None) -> logits [B,T,V]. Weights come from the seed; float32, on the CPU.
 
+    first: the first column whose logits are wanted; there are T - first then.
     A row of a padded batch gives at its real positions what it gives alone; logits at padded ones mean nothing but are finite.
     """
 
@@ -126,35 +149,35 @@ class Decoder(nn.Module):
         return self.config.width
 
     def hidden(
-        self, ids: Int[Tensor, "batch time"], attention_mask: Shaped[Tensor, "batch time"] | None = None
-    ) -> Float[Tensor, "batch time width"]:
-        """What the heads read: the normed residual stream at each position."""
+        self, ids: Int[Tensor, "batch time"], attention_mask: Shaped[Tensor, "batch time"] | None = None, first: int = 0
+    ) -> Float[Tensor, "batch read width"]:
+        """What the heads read: the normed residual stream at each position, or only from column `first` on, which costs less."""
         batch, time = ids.shape
         if time > self.config.max_length:
             raise ValueError(f"ids must have at most max_length = {self.config.max_length} columns; got {time}")
         x = self.embedding(ids)
         cos, sin = rotary_table(
-            x.shape[-1] // self.config.heads, self.config.max_length, self.config.rope_theta, x.device, x.dtype
-        )
+            x.shape[-1] // self.config.heads, self.config.max_length, self.config.rope_theta, x.device,
+            torch.promote_types(x.dtype, torch.float32),  # there is no complex bfloat16
+        )  # fmt: skip
         key_mask = None if attention_mask is None else boolean_mask(attention_mask, (batch, time), "attention_mask")
         if key_mask is not None and (key_mask[:, :-1] | ~key_mask[:, 1:]).all():
             key_mask = None  # padding on the right only: causality alone hides it from every real token
-        if key_mask is None:
-            cos, sin = cos[:time], sin[:time]
-        else:
-            position = (key_mask.cumsum(1) - 1).clamp(min=0)
-            cos, sin = cos[position][:, None], sin[position][:, None]
-        for block in self.blocks:
-            x = block(x, cos, sin, key_mask)
-        return self.norm(x)
+        position = slice(time) if key_mask is None else (key_mask.cumsum(1) - 1).clamp(min=0)
+        turn = torch.complex(cos, sin)[position][..., None, None, :]
+        *earlier, last = self.blocks
+        for block in earlier:
+            x = block(x, turn, key_mask)
+        x = last(x, turn, key_mask, first)  # behind it nobody looks back at the other columns
+        return UnitRms.apply(x, self.norm.eps) * self.norm.weight
 
     def head(self, hidden: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocab"]:
         return F.linear(hidden, (self.unembedding or self.embedding).weight)
 
     def forward(
-        self, ids: Int[Tensor, "batch time"], attention_mask: Shaped[Tensor, "batch time"] | None = None
-    ) -> Float[Tensor, "batch time vocab"]:
-        return self.head(self.hidden(ids, attention_mask))
+        self, ids: Int[Tensor, "batch time"], attention_mask: Shaped[Tensor, "batch time"] | None = None, first: int = 0
+    ) -> Float[Tensor, "batch read vocab"]:
+        return self.head(self.hidden(ids, attention_mask, first))
 
     def llama_weights(self) -> dict[str, Float[Tensor, "..."]]:
         """The weights under the names, and in the pieces, that LlamaForCausalLM has."""

@@ -10,6 +10,7 @@ import torch
 from course.language.masking import action_mask
 from course.language.transcript import Transcript
 from course.masks import boolean_mask, masked_sum
+from course.models.decoder import Decoder
 from course.models.devices import device_of
 from course.prob import token_logprobs
 
@@ -19,12 +20,14 @@ def score(
     ids: Int[Tensor, "batch time"],
     attention_mask: Shaped[Tensor, "batch time"] | None = None,
     temperature: float = 1.0,
+    first: int = 0,
 ) -> Float[Tensor, "batch next"]:
     """Log-probability of each token after the first, under the law that a sampler at this temperature draws from.
 
         result[b, t] = log softmax(logits[b, t] / temperature)[ids[b, t+1]];   0 where token t or t+1 is padding
 
     Shapes and units: ids, attention_mask [B,T]; result [B,T-1] in nats, in token_logprobs' columns: mask it with mask[:, 1:].
+    first: columns of the result before it are not wanted and 0, which saves a Decoder work on prompts.
     The temperature is part of the law: ratios between log-probabilities at two temperatures are no importance weights.
     Reduces to: token_logprobs(model(ids), ids) without padding at temperature 1; what sample() recorded, within 1e-5.
     Raises: ValueError if temperature is not positive (a greedy choice has no log-probability), or as token_logprobs does.
@@ -32,10 +35,10 @@ def score(
     """
     if not 0 < temperature < float("inf"):
         raise ValueError(f"temperature must be positive and finite; got {temperature}")
-    logits = model(ids, attention_mask)
+    logits = model(ids, attention_mask, first) if isinstance(model, Decoder) else model(ids, attention_mask)[:, first:]
     if temperature != 1.0:  # not in half precision, where the quotient would be rounded once more
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
-    result = token_logprobs(logits, ids)
+    result = torch.nn.functional.pad(token_logprobs(logits, ids[:, first:]), (first, 0))
     if attention_mask is None:
         return result
     real = boolean_mask(attention_mask, tuple(ids.shape), "attention_mask")
@@ -61,10 +64,11 @@ def frozen_score(
     ids: Int[Tensor, "batch time"],
     attention_mask: Shaped[Tensor, "batch time"] | None = None,
     temperature: float = 1.0,
+    first: int = 0,
 ) -> Float[Tensor, "batch next"]:
     """score() without gradient and in evaluation mode: what a reference or an old policy says."""
     with evaluating(model):
-        return score(model, ids, attention_mask, temperature)
+        return score(model, ids, attention_mask, temperature, first)
 
 
 def find_actions(transcript: Transcript, policy: Any) -> tuple[Int[Tensor, "actions"], Float[Tensor, ""]]:

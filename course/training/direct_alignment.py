@@ -1,6 +1,7 @@
 """Direct alignment: train the policy on comparisons, without a reward model in between."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Callable, Iterator, Sequence
 
 from jaxtyping import Float
@@ -45,8 +46,9 @@ def response_logprobs(model: nn.Module, batch: Batch, scorer: Callable) -> Float
     return masked_sum(scorer(model, batch.tokens, batch.attention_mask), batch.action_mask[:, 1:], dim=1)
 
 
-def _reference(model: nn.Module, batch: Batch, chunk: int = 256) -> Tensor:
-    return torch.cat([response_logprobs(model, batch[i : i + chunk], frozen_score) for i in range(0, len(batch), chunk)])
+def _reference(model: nn.Module, batch: Batch, first: int, chunk: int = 256) -> Tensor:
+    parts = (batch[i : i + chunk] for i in range(0, len(batch), chunk))
+    return torch.cat([response_logprobs(model, part, partial(frozen_score, first=first)) for part in parts])
 
 
 def direct_alignment(
@@ -72,7 +74,10 @@ def direct_alignment(
     """
     check_reference(policy, reference)
     chosen, rejected = (batch.to(device) for batch in pair_batches(comparisons, pad_id))
-    ref_chosen, ref_rejected = _reference(reference, chosen), _reference(reference, rejected)
+    # Every response begins in this column or later; the token before it is the first that predicts one.
+    begin = int((chosen.action_mask | rejected.action_mask).any(0).int().argmax())
+    first = max(0, begin - 1)
+    ref_chosen, ref_rejected = _reference(reference, chosen, first), _reference(reference, rejected, first)
     learner = learner_of(policy, lr, learner)
     batches = group_batches(comparisons, min(batch_size, len(comparisons)), seed)
     for step in range(steps):
@@ -85,7 +90,7 @@ def direct_alignment(
             mixed_policy, mixed_ref = (response_logprobs(m, neighbours, frozen_score) for m in (policy, reference))
         policy.train()
         both = Batch(*(torch.cat([getattr(chosen, f)[rows], getattr(rejected, f)[rows]]) for f in Batch.__dataclass_fields__))
-        policy_chosen, policy_rejected = response_logprobs(policy, both, score).chunk(2)
+        policy_chosen, policy_rejected = response_logprobs(policy, both, partial(score, first=first)).chunk(2)
         length_chosen, length_rejected = both.action_mask.sum(1).to(policy_chosen.dtype).chunk(2)
         measured = PairLogprobs(
             policy_chosen, policy_rejected, ref_chosen[rows], ref_rejected[rows],

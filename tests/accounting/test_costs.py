@@ -14,7 +14,7 @@ from course.accounting.costs import (
     Account, Workload, best_of_n_cost, direct_cost, forward_flops, forward_flops_per_token, held_bytes, method_table, online_cost,
     reward_model_cost, sampling_flops, sft_cost, training_bytes, training_flops,
 )  # fmt: skip
-from course.models.decoder import Decoder, DecoderConfig, rotary_table, rotate
+from course.models.decoder import Decoder, DecoderConfig, rotary_table
 
 CONFIGS = (
     DecoderConfig(vocab_size=37, layers=3, width=24, heads=2, mlp_width=40, max_length=32),
@@ -80,6 +80,11 @@ def test_forward_and_backward_cost_what_torch_counts(config, length):
     assert counted(lambda: decoder(ids)) == dense
     assert counted(lambda: decoder.hidden(ids)) == 3 * length * forward_flops_per_token(config, length, head=False)
     assert counted(lambda: decoder(ids).square().mean().backward()) == 3 * dense
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
 
 def one_by_one(decoder: Decoder, ids: torch.Tensor, head_from: int = 0) -> torch.Tensor:

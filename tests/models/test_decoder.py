@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 import tiny
 from course.models import Decoder, DecoderConfig, ScalarHead
+from course.models.decoder import UnitRms
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu"])
@@ -119,3 +120,9 @@ def test_a_scalar_head_gives_one_number_per_token_whatever_the_padding():
     again = ScalarHead(tiny.decoder(), seed=3)
     assert torch.equal(head.out.weight, again.out.weight)
     assert not torch.equal(head.out.weight, ScalarHead(tiny.decoder(), seed=4).out.weight)
+
+
+def test_the_gradient_of_its_norm_is_the_derivative_of_its_value():
+    x = torch.randn(2, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: UnitRms.apply(x, 1e-2), (x,))
+    torch.testing.assert_close(UnitRms.apply(x, 1e-2), torch.nn.functional.rms_norm(x, (5,), eps=1e-2))

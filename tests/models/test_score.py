@@ -44,6 +44,19 @@ def test_padding_scores_nothing_and_its_content_does_not_matter():
     assert torch.allclose(got, score(model, other, mask), atol=1e-6)
 
 
+@pytest.mark.parametrize("left", [0, 2])
+def test_what_is_not_wanted_is_0_and_changes_nothing_else(left):
+    model, ids = tiny.decoder(), torch.randint(0, tiny.VOCAB, (3, 9), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    mask[0, :left] = False
+    for given in (model, lambda ids, mask: model(ids, mask)):  # a Decoder, and a model that always gives all columns
+        whole, part = score(model, ids, mask), score(given, ids, mask, first=5)
+        assert torch.allclose(part[:, 5:], whole[:, 5:], atol=1e-6) and (part[:, :5] == 0).all()
+        gradients = [torch.autograd.grad(x[:, 5:].sum(), list(model.parameters())) for x in (whole, part)]
+        for all_columns, some in zip(*gradients):
+            assert torch.allclose(all_columns, some, atol=1e-4, rtol=1e-4)
+
+
 def test_training_gets_a_gradient_through_it():
     model = tiny.decoder()
     score(model, torch.tensor([[5, 6, 7]])).sum().backward()
