@@ -1208,7 +1208,7 @@ say(
 # %% [markdown]
 # **What it cannot show:** that selection beats optimisation. It shows one task, one reward model of a thousand comparisons, one setting of PPO, and a
 # bill for 128 questions. Ask a hundred times as many, and PPO's training is divided among them while best-of-64 pays for each; take a better reward
-# model, and PPO goes further before it turns; whether best-of-N turns at all by N = 64 these seeds do not say. What carries over is the form: equal
+# model, and PPO goes further before it turns; more than 64 samples were not tried. What carries over is the form: equal
 # sampled tokens, every cost in its own column, gold beside the score, intervals over seeds, and no row left out.
 
 # %% [markdown]
