@@ -81,7 +81,9 @@ def walk(world, task, seed, texts):
             break
         t = step(state, text)
         if not t.latency_ms > 0 or t != replace(t, latency_ms=t.latency_ms + 1.0):
-            raise CheckFailed(f"latency of {text!r}: expected a time above 0 that is no part of what is compared, got {t.latency_ms}")
+            raise CheckFailed(
+                f"latency of {text!r}: expected a time above 0 that is no part of what is compared, got {t.latency_ms}"
+            )
         state = t.state
         facts = digest([dict(f) for f in state.facts])
         trace.append([t.outcome, t.observation, t.reason, t.cost.to_json(), t.signature, t.terminated, t.truncated, facts])
@@ -233,7 +235,9 @@ def _scored(policy, record):
     with torch.no_grad():
         logits = policy.model(tokens, torch.ones_like(tokens, dtype=torch.bool))[0] / record.temperature
     rows = torch.log_softmax(logits.double(), -1)
-    return [float(rows[t - 1, record.tokens[t]]) for s in record.encoded.spans if s.kind == "sampled" for t in range(s.start, s.stop)]
+    return [
+        float(rows[t - 1, record.tokens[t]]) for s in record.encoded.spans if s.kind == "sampled" for t in range(s.start, s.stop)
+    ]
 
 
 @invariant("L4.07", home="course.rollout.episodes")
@@ -273,10 +277,14 @@ def a_record_keeps_every_action(collect_episodes, draw):
         wanted = torch.tensor(_scored(policy, record), dtype=torch.float64)
         expect(torch.tensor(record.logprobs, dtype=torch.float64), "logprobs").close_to(wanted, rtol=1e-4)
         slower = replace(record, steps=tuple(replace(s, latency_ms=s.latency_ms + 5.0) for s in record.steps))
-        expect(slower.content_hash == record.content_hash, "content_hash of a slower run").true("the same: latency is not content")
+        expect(slower.content_hash == record.content_hash, "content_hash of a slower run").true(
+            "the same: latency is not content"
+        )
         other = replace(record, environment_seed=record.environment_seed + 1)
         expect(other.content_hash != record.content_hash, "content_hash with another seed").true("another one")
-    expect(outcomes == {"executed", "malformed", "refused"}, "the outcomes in the records").true("executed, malformed and refused")
+    expect(outcomes == {"executed", "malformed", "refused"}, "the outcomes in the records").true(
+        "executed, malformed and refused"
+    )
 
 
 @invariant("L4.07", home="course.rollout.episodes")
@@ -317,7 +325,9 @@ def _seen(make, answer, texts, seed):
                 break
             t = step(state, text)
             state = t.state
-            shown.append([t.outcome, t.observation, t.reason, t.cost.to_json(), t.terminated, t.truncated, round(t.latency_ms, 3)])
+            shown.append(
+                [t.outcome, t.observation, t.reason, t.cost.to_json(), t.terminated, t.truncated, round(t.latency_ms, 3)]
+            )
     return shown
 
 
@@ -413,8 +423,12 @@ def no_program_meets_the_hidden_tests_early(code_world, draw):
     made = []
     for hidden in (((CANARY, 1),), ((2, CANARY), (draw.number(4, 9), 16))):
         sandbox = spy()
-        transitions, _ = _coded(direct(code_world), sandbox, ["test", *GOLDEN[:-1], "edit return a - 1", "test", "submit"], hidden)
-        said = json.dumps([sandbox.sent, [transitions[0]], [[t.observation, t.reason, t.cost.to_json()] for t in transitions[1:]]])
+        transitions, _ = _coded(
+            direct(code_world), sandbox, ["test", *GOLDEN[:-1], "edit return a - 1", "test", "submit"], hidden
+        )
+        said = json.dumps(
+            [sandbox.sent, [transitions[0]], [[t.observation, t.reason, t.cost.to_json()] for t in transitions[1:]]]
+        )
         expect(not any(form in said for form in FORMS), "an episode of edits and test runs").true("nothing of the hidden tests")
         made.append(said)
     expect(made[0] == made[1], "the same edits with other hidden tests").true("the same programs, answers and costs")
@@ -451,7 +465,9 @@ def a_choice_is_discounted_by_its_length(semi_markov_advantages, draw):
         for b in range(rows):
             at = kept[b].nonzero()[:, 0]
             pick = lambda x: x[b, at].tolist()  # noqa: E731
-            wanted[b, at] = torch.tensor(_semi_markov(pick(rewards), pick(values), pick(lengths), gamma, lam), dtype=torch.float64)
+            wanted[b, at] = torch.tensor(
+                _semi_markov(pick(rewards), pick(values), pick(lengths), gamma, lam), dtype=torch.float64
+            )
         expect(got, f"advantages of choices, lambda {lam}").close_to(wanted)
         expect(targets, "their value targets").close_to(torch.where(kept, wanted + values, 0.0))
 
@@ -498,7 +514,11 @@ def every_difference_is_listed(contract_differences, draw):
 
     def contract(**world):
         return task_contract(
-            three_tools(**world), observations={"tokenizer": "t1"}, hidden=("tests",), visible_files={"README": "r"}, versions={"grader": "g@1"}
+            three_tools(**world),
+            observations={"tokenizer": "t1"},
+            hidden=("tests",),
+            visible_files={"README": "r"},
+            versions={"grader": "g@1"},
         )
 
     compare, base = direct(contract_differences), contract()
@@ -579,11 +599,16 @@ def leaks_are_found(leaks, draw):
     # One leak alone: a task in a pool that is not the next, of a family of its own, as late as the other pool's first task.
     late = replace(tasks[0], id="late", family="alone", created=min(t.created for t in clean.sealed))
     only = list(direct(leaks)(replace(clean, bootstrap=(*clean.bootstrap, late))))
-    expect({(x.kind, x.earlier, x.later) for x in only} == {("time", "bootstrap", name) for name in ("online", "calibration", "sealed")},
-           "leaks of one task that is too late").true("three, all of them of time")
+    expect(
+        {(x.kind, x.earlier, x.later) for x in only}
+        == {("time", "bootstrap", name) for name in ("online", "calibration", "sealed")},
+        "leaks of one task that is too late",
+    ).true("three, all of them of time")
     copied = replace(clean.bootstrap[0], id="copied", created=max(t.created for t in clean.sealed))
     only = [(x.kind, x.earlier, x.later, x.what) for x in direct(leaks)(replace(clean, sealed=(*clean.sealed, copied)))]
-    expect(only == [("family", "bootstrap", "sealed", copied.family)], "leaks of one family in two pools").true("that family, once")
+    expect(only == [("family", "bootstrap", "sealed", copied.family)], "leaks of one family in two pools").true(
+        "that family, once"
+    )
     split = random_row_split(tasks, seed=draw.number(0, 1000))
     found = list(direct(leaks)(split))
     expect(any(x.kind == "family" for x in found) and any(x.kind == "time" for x in found), "a random row split").true("leaks")
@@ -656,7 +681,9 @@ def an_episode_of_two_edits_and_two_test_runs(success_from_evidence, draw):
         told = [t.observation for t in made[1:]]
         if texts == GOLDEN:
             evidence = [told[1], told[3]]
-            expect(evidence == ["expected 9 , got 6", "exit status 0 and 1 passed"], "the evidence").true("as in the golden trace")
+            expect(evidence == ["expected 9 , got 6", "exit status 0 and 1 passed"], "the evidence").true(
+                "as in the golden trace"
+            )
         claim = "it is right now: exit status 0 and 1 passed"
         steps = [
             Step((0, 1), claim, t.outcome, t.action.tool, dict(t.action.arguments), t.observation, digest(t.observation),
@@ -711,7 +738,9 @@ def validity_is_reported_by_tool(action_report, draw):
     rows = direct(action_report)(episodes)
     _expect_rows(rows, episodes)
     everything = [step.outcome != "malformed" for record in episodes.records for step in record.steps]
-    expect(rows["calc"].valid < 0.4 and sum(everything) / len(everything) > 0.9, "one rare tool that broke").true("seen in its own row")
+    expect(rows["calc"].valid < 0.4 and sum(everything) / len(everything) > 0.9, "one rare tool that broke").true(
+        "seen in its own row"
+    )
 
 
 @invariant("L4.18", home="course.training.agents")
@@ -730,7 +759,9 @@ def validity_is_reported_under_injected_errors(action_report, draw):
     )  # fmt: skip
     rows = direct(action_report)(episodes)
     _expect_rows(rows, episodes)
-    expect(rows["look"].valid < 1 and rows["submit"].valid < 1, "validity under injected errors").true("below 1 for damaged tools")
+    expect(rows["look"].valid < 1 and rows["submit"].valid < 1, "validity under injected errors").true(
+        "below 1 for damaged tools"
+    )
 
 
 @invariant("L4.18", home="course.training.agents")
@@ -748,7 +779,9 @@ def errors_are_injected_at_the_given_rate(inject_errors, draw):
         pairs = list(zip(texts, once))[kind::3]
         changed = sum(a != b for a, b in pairs) / len(pairs)
         # 1000 draws: 5 standard deviations are 0.072.
-        expect(abs(changed - 0.3) < 0.075, f"the share of damaged {kinds[kind][0].split()[0]} texts, {changed:.3f}").true("about 0.3")
+        expect(abs(changed - 0.3) < 0.075, f"the share of damaged {kinds[kind][0].split()[0]} texts, {changed:.3f}").true(
+            "about 0.3"
+        )
         first = [a != b for a, b in pairs[:500]]
         expect(abs(sum(first) / 500 - 0.3) < 0.11, "the share among the first half").true("about 0.3")
         expect(all(set(b.split(" ")) <= {*a.split(" "), ""} for a, b in pairs), "the words of damaged texts").true("their own")

@@ -146,7 +146,8 @@ def nothing_to_permit(authorize, draw):
     grants = [{"look": ("allow", {})}, {"look": ("ask", {})}, {"look": ("allow", {"key": ["ant"]})}, {}]
     cases = [("look ant please", grant) for grant in draw.shuffled(grants)]
     for answer in authorize.through("decide", cases):
-        refused = isinstance(answer, dict) and (answer.get("kind") == "Deny" or answer.get("error") == "ValueError")
+        errors = ("ValueError", "TypeError", "TypeCheckError")  # the last where annotations are checked
+        refused = isinstance(answer, dict) and (answer.get("kind") == "Deny" or answer.get("error") in errors)
         if not refused:
             raise CheckFailed(f"authorize(Malformed(...), grants): expected Deny or a ValueError, got {visible.told(answer)}")
     action = ("look", {"key": "ant"})

@@ -115,8 +115,9 @@ def decode(tree: Any, tensors: dict[str, torch.Tensor], *, trusted: bool = False
 def _rebuild(name: str, tree: dict, tensors: dict[str, torch.Tensor]) -> Any:
     from course.language import Tokenizer, Transcript
     from course.models import Policy
+    from course.rollout.record import Record
 
-    classes = {"Transcript": Transcript, "Tokenizer": Tokenizer, "Policy": Policy}
+    classes = {"Transcript": Transcript, "Tokenizer": Tokenizer, "Policy": Policy, "Record": Record}
     if "weights" in tree:
         return classes[name].from_spec(tree["json"], {k: decode(v, tensors) for k, v in tree["weights"].items()})
     return classes[name].from_json(tree["json"])

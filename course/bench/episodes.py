@@ -1,4 +1,4 @@
-"""How much of the time of an episode is the policy's: what the environment, the tokens of its answers and the records cost beside it.
+"""How much of an episode's time is the policy's: what the environment, the tokens of its answers and the records cost beside it.
 
 A cloned policy in the world of three tools, so that the turns are what they are in training. Shares are of the clock's time in
 this process: medians over interleaved collections, one thread. Replays are set against the collection that they repeat.

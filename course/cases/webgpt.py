@@ -51,12 +51,12 @@ class Recipe:
     """What the report discloses [D], scaled down: each comment gives the report's own value."""
 
     demonstrations: int = 1200  # about 6 000
-    answer_steps: int = 200  # on answers from given quotes, before whole episodes: they are short and teach to copy a value
+    answer_steps: int = 150  # on answers from given quotes, before whole episodes: they are short and teach to copy a value
     clone_steps: int = 400
-    comparisons: int = 2000  # about 21 500
+    comparisons: int = 1500  # about 21 500
     reward_steps: int = 250
-    browsing: int = 96  # episodes for each PPO iteration
-    answering: int = 32  # answer-only episodes beside them; the report's own mix stands in its appendix
+    browsing: int = 72  # episodes for each PPO iteration
+    answering: int = 24  # answer-only episodes beside them; the report's own mix stands in its appendix
     iterations: int = 30
     beta: float = 0.02
     lr: float = 5e-4
@@ -130,8 +130,8 @@ def cloned(seed: int, recipe: Recipe) -> Policy:
     answered = demonstrated(quoted(browsed, tasks), seed)
     both = (*browsed.records, *answered.records)
     policy, together = new_policy(seed), Episodes(both, torch.arange(len(both)), TOKENIZER.pad_id)
-    for episodes, steps in ((answered, recipe.answer_steps), (together, recipe.clone_steps)):
-        for _ in clone(policy, episodes, steps=steps, lr=5e-3, batch_size=32, seed=seed, warmup=10):
+    for episodes, steps, rows in ((answered, recipe.answer_steps, 64), (together, recipe.clone_steps, 32)):
+        for _ in clone(policy, episodes, steps=steps, lr=3e-3, batch_size=rows, seed=seed):
             pass
     return policy.requires_grad_(False).eval()
 

@@ -21,7 +21,7 @@ def sign_result(key: bytes, episode: str, step: int, payload: Any) -> str:
     return hmac.new(key, message.encode("utf-8"), hashlib.sha256).hexdigest()
 
 
-def verify_result(key: bytes, episode: str, step: int, payload: Any, signature: str) -> bool:
+def verify_result(key: bytes, episode: str, step: int, payload: Any, signature: Any) -> bool:
     """Whether sign_result with this key gave this signature for this payload of this step of this episode.
 
     A payload that sign_result would refuse was never signed, so the answer is False.

@@ -28,7 +28,7 @@ SCHEMAS = (
     ToolSchema("calc", (Parameter("expression", "text", max_length=40),)),
     ToolSchema("submit", (Parameter("answer", "number", low=0, high=9999),)),
 )
-NOTES = {"fresh": 0.9, "stale": 0.4}  # how often a note of this kind is right
+NOTES = {"fresh": 0.8, "stale": 0.3}  # how often a note of this kind is right
 WORDS = (
     *("look", "calc", "submit"), *KEYS, *OPERATORS, *"0123456789", *NOTES, "price", "done",
     *("error", "malformed", "denied", "waiting", "refused"),
@@ -231,10 +231,10 @@ def _join(operands: Sequence[str], operators: Sequence[str]) -> str:
 def demonstrate(task: AgentTask, world: World, seed: int, *, bias: float = 0.7, slips: float = 0.15) -> list[str]:
     """The texts of an expert's actions in this task, from reset to the end of the episode.
 
-    bias: how often it calculates + where * is asked: a habit, which a clone takes over. With slips alone the clone's most likely
+    bias: how often it calculates + where - is asked: a habit, which a clone takes over. With slips alone the clone's most likely
     actions would already be right, and reinforcement learning would only sharpen it.
     slips: how often an episode has a wrong key, a wrong operator, a value that was not looked up, or a guess for a result.
-    Where there is a note the expert looks every second time, whatever the price.
+    Where there is a note the expert has a hunch, no more: it looks somewhat more often at stale ones, and where looking is cheap.
     """
     draw = random.Random(f"demonstration {seed} {task.id}")
     words, texts = task.prompt.split(" "), []
@@ -261,7 +261,7 @@ def demonstrate(task: AgentTask, world: World, seed: int, *, bias: float = 0.7, 
                 return answer
         return str(draw.randint(0, 9))
 
-    if note is not None and draw.random() < 0.5:
+    if note is not None and draw.random() >= _hunch(words):
         values = [note]
     else:
         values = []
@@ -271,7 +271,7 @@ def demonstrate(task: AgentTask, world: World, seed: int, *, bias: float = 0.7, 
                 values.append(str(draw.randint(0, 9)))
             else:
                 values.append(value_of("look", key=draw.choice(KEYS) if here == "key" else key))
-    done = ["+" if sign == "*" and draw.random() < bias else sign for sign in operators]
+    done = ["+" if sign == "-" and draw.random() < bias else sign for sign in operators]
     if done and slip == "operator":
         done[draw.randrange(len(done))] = draw.choice(OPERATORS)
     if slip == "guess":
@@ -280,6 +280,12 @@ def demonstrate(task: AgentTask, world: World, seed: int, *, bias: float = 0.7, 
         answer = value_of("calc", expression=_join(values, done)) if done else values[0]
     act("submit", answer=int(answer.replace(" ", "")))
     return texts
+
+
+def _hunch(words: Sequence[str]) -> float:
+    """How often the expert looks although there is a note."""
+    price = int(words[words.index("price") + 1]) if "price" in words else 0
+    return 0.5 + (0.15 if "stale" in words else -0.15) + 0.05 * (4 - price)
 
 
 _EXPERT_KEY = b"the expert's own key"

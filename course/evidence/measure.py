@@ -96,8 +96,8 @@ def level4(seeds: int) -> dict[str, Any]:
     outcomes = [agent.recorded_run(seed) for seed in range(seeds)]
     priced = [agent.recorded_price_run(seed) for seed in range(seeds)]
     names = (
-        "HORIZONS", "DEMONSTRATIONS", "CLONE_STEPS", "CLONE_LR", "CLONE_BATCH", "GROUPS", "GROUP_SIZE", "STEPS", "LR", "PRICES",
-        "PRICE_DEMONSTRATIONS", "PRICE_CLONE_STEPS", "PRICE_STEPS", "HELD_OUT", "ATTEMPTS",
+        "SHOWN_HORIZONS", "HORIZONS", "DEMONSTRATIONS", "CLONE_STEPS", "CLONE_LR", "CLONE_BATCH", "GROUPS", "GROUP_SIZE", "STEPS", "LR", "PRICES",
+        "PRICE_DEMONSTRATIONS", "PRICE_CLONE_STEPS", "PRICE_STEPS", "PRICE_LR", "HELD_OUT", "ATTEMPTS",
     )  # fmt: skip
     return {
         "recipe": "cloned from an expert with a habit, then trained on its own episodes",

@@ -11,7 +11,7 @@ import torch
 
 import course
 from course.language.serializer import ChatSerializer
-from course.language.stamp import policy_stamp
+from course.language.stamp import canonical_json, policy_stamp
 from course.language.tokenizer import Tokenizer
 from course.models.causal_lm import load_causal_lm
 from course.models.decoder import Decoder, DecoderConfig
@@ -74,8 +74,11 @@ class Policy(nn.Module):
         return ends, ends[0] if pad is None else pad
 
     def stamp(self, temperature: float = 1.0) -> str:
-        """SHA-256 over weights, tokenizer, serializer, decoding and the code's version: one stamp, one law."""
+        """SHA-256 over weights, architecture, tokenizer, serializer, decoding and the code's version: one stamp, one law."""
         digest = hashlib.sha256()
+        # Heads, activation, rotary base: what a model does with its weights is not in them.
+        if isinstance(self.model, Decoder):
+            digest.update(canonical_json(self.model.config.to_json()).encode())
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())

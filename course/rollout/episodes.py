@@ -1,4 +1,4 @@
-"""Episodes of several turns: one batched pass over all of them, in which a row that waits for its tool is given the answer's tokens.
+"""Episodes of several turns: one batched pass over all of them, in which a row that called a tool is given the answer's tokens.
 
 Every step appends one token to every row: a sampled one, one of an observation, or padding behind an episode that is over. So no
 row waits for another, and rows, columns and seeds decide each number: the same call gives the same bits.
@@ -104,7 +104,7 @@ class Recorded(NamedTuple):
 
 @dataclass(frozen=True)
 class Episodes:
-    """Records with the group of each: the same task's episodes stand in a row. Takes the place of a Rollout in a training loop."""
+    """Records with the group of each: a task's episodes stand in a row. Takes the place of a Rollout in a training loop."""
 
     records: tuple[Record, ...]
     group_id: Int[Tensor, "batch"]
@@ -473,7 +473,7 @@ class Writer:
         return self._openings[prompt]
 
     def tail(self, observations: tuple[str, ...], stop: StopReason) -> tuple[tuple[int, ...], tuple[Span, ...]]:
-        """Ids and spans from behind a sampled turn to the header of the next. Spans count tokens and turns from that turn's end."""
+        """Ids and spans from behind a sampled turn to the header of the next; spans count tokens and turns from there."""
         if (observations, stop) not in self._tails:
             ids = (self.tokenizer.end_id,) if stop is StopReason.END else ()
             turns = [Turn("assistant", ids=ids, sampled=True, stop=stop), *(Turn("tool", text) for text in observations)]

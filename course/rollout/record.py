@@ -97,7 +97,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Record:
-    """encoded: the task's prompt with the first observation as the user's turn, then the policy's turns and the tools' in between.
+    """encoded: the task's prompt and the first observation as the user's turn, then the policy's turns and the tools' in between.
 
     The last token is the last that the policy sampled: what it never read (the last observation) is in its step only.
     """

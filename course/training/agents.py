@@ -153,7 +153,9 @@ def _faulty(text: str, rate: float, draw: random.Random) -> str:
     if draw.random() >= rate:
         return text
     words = text.split(" ")
-    at, kind = draw.randrange(len(words)), draw.choice(("drop", "double", "swap"))
+    unequal = [i for i, (a, b) in enumerate(zip(words, words[1:])) if a != b]  # an exchange of equals would be no fault
+    kind = draw.choice(("drop", "double", "swap") if unequal else ("drop", "double"))
+    at = draw.choice(unequal) if kind == "swap" else draw.randrange(len(words))
     if kind == "drop":
         del words[at]
     elif kind == "double":

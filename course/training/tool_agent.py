@@ -1,6 +1,6 @@
 """The agent of level 4: cloned from an expert with a habit, then trained on what its episodes really came to.
 
-The expert adds where it should multiply, most of the time, so the clone's most likely action is wrong there too: sharpening it would
+The expert adds where it should subtract, most of the time, so the clone's most likely action is wrong there too: sharpening it would
 not help. A second, smaller run learns when a tool is worth its price. All numbers that a run needs are the constants below.
 """
 
@@ -29,24 +29,30 @@ from course.training.agents import action_report, clone, episode_collector, epis
 from course.training.grpo import GrpoConfig, GrpoStep, grpo
 from course.training.learner import Learner
 
-HORIZONS = (2, 4, 5)
-DEMONSTRATIONS, CLONE_STEPS, CLONE_LR, CLONE_BATCH = 1500, 400, 5e-3, 32
-GROUPS, GROUP_SIZE, STEPS, LR = 32, 8, 64, 5e-4
-MAX_ACTION_TOKENS = 8
-PRICES = (0, 2, 4, 6, 8)
-PRICE_DEMONSTRATIONS, PRICE_CLONE_STEPS, PRICE_STEPS = 600, 120, 40
+# Demonstrated tasks have one or two operands, since copying one value is the first thing to learn; online and held-out tasks have
+# two. Many small batches of many different episodes: RL can only sharpen and shift what the clone is able to do.
+SHOWN_HORIZONS, HORIZONS = (2, 4, 4), (4,)
+DEMONSTRATIONS, CLONE_STEPS, CLONE_LR, CLONE_BATCH = 3000, 800, 3e-3, 32
+GROUPS, GROUP_SIZE, STEPS, LR = 32, 8, 24, 7e-4
+MAX_ACTION_TOKENS, MAX_ACTIONS = 6, 5
+PRICES = (0, 1, 3, 5, 8)
+PRICE_DEMONSTRATIONS, PRICE_CLONE_STEPS, PRICE_STEPS, PRICE_LR = 2000, 600, 32, 5e-4
 HELD_OUT, ATTEMPTS = 256, 16  # tasks on shelves that no training has seen; tries at each of a quarter of them for best-of-N
 TOKENIZER, SERIALIZER = three_tools_tokenizer(), CompactSerializer()
 SAMPLING = Sampling(MAX_ACTION_TOKENS, (TOKENIZER.end_id,), TOKENIZER.pad_id)
-# Groups that all succeed or all fail say nothing about what to prefer; without them a step costs less the more is learnt.
-CONFIG = GrpoConfig(GROUP_SIZE, beta=0.0, how="token", dynamic_sampling=True, minibatches=1)
+CONFIG = GrpoConfig(GROUP_SIZE, beta=0.0, how="token")
 
 Tasks = Callable[[int, int], list[AgentTask]]  # (count, seed) -> tasks
 
 
 def blank_policy(seed: int) -> Policy:
-    config = DecoderConfig(vocab_size=TOKENIZER.vocab_size, layers=2, width=64, heads=2, max_length=96)
+    config = DecoderConfig(vocab_size=TOKENIZER.vocab_size, layers=2, width=64, heads=4, max_length=96)
     return Policy(Decoder(config, seed), TOKENIZER, SERIALIZER)
+
+
+def task_world(**switches: Any) -> World:
+    """The world of the three tools with an expert's calls and one to spare; switches as in three_tools."""
+    return three_tools(max_actions=MAX_ACTIONS, **switches)
 
 
 def grade(state: State) -> Evidence:
@@ -71,17 +77,17 @@ def noted(count: int, seed: int) -> list[AgentTask]:
     return three_tools_tasks(count, seed, pool="online", notes=True, prices=PRICES)
 
 
-def held_out(count: int = HELD_OUT, seed: int = 0, *, notes: bool = False) -> list[AgentTask]:
+def held_out(count: int = HELD_OUT, seed: int = 0, *, notes: bool = False, horizons: Sequence[int] = HORIZONS) -> list[AgentTask]:
     """Tasks on the calibration pool's shelves: later ones than any in training."""
-    options = {"notes": True, "prices": PRICES} if notes else {"horizons": HORIZONS}
+    options = {"notes": True, "prices": PRICES} if notes else {"horizons": horizons}
     return three_tools_tasks(count, seed, pool="calibration", **options)
 
 
 def demonstrations(seed: int, *, notes: bool = False) -> Episodes:
     """The expert's episodes on the bootstrap pool, habit and slips included."""
-    options = {"notes": True, "prices": PRICES} if notes else {"horizons": HORIZONS}
+    options = {"notes": True, "prices": PRICES} if notes else {"horizons": SHOWN_HORIZONS}
     count = PRICE_DEMONSTRATIONS if notes else DEMONSTRATIONS
-    tasks, world = three_tools_tasks(count, seed, pool="bootstrap", **options), three_tools()
+    tasks, world = three_tools_tasks(count, seed, pool="bootstrap", **options), task_world()
     return scripted_episodes(
         [demonstrate(task, world, seed) for task in tasks], world, tasks, tokenizer=TOKENIZER, serializer=SERIALIZER,
         grader=grade, environment_seeds=[seed] * count,
@@ -98,13 +104,19 @@ def cloned_policy(seed: int, *, notes: bool = False, shown: Episodes | None = No
     return policy.eval()
 
 
-def advantages(rewards: Tensor, group_id: Tensor) -> Tensor:
+def standardised(rewards: Tensor, group_id: Tensor) -> Tensor:
     return group_relative_advantages(rewards, group_id, scale="std")
+
+
+def centred(rewards: Tensor, group_id: Tensor) -> Tensor:
+    """In units of reward: a choice between two prices must not weigh as much as one between right and wrong."""
+    return group_relative_advantages(rewards, group_id, scale="none")
 
 
 def online(
     policy: Policy, seed: int, *, steps: int = STEPS, tasks: Tasks = lookups, world: World | None = None,
-    grader: Callable[[State], Evidence] = grade, groups: int = GROUPS, learner: Learner | None = None, **options: Any,
+    grader: Callable[[State], Evidence] = grade, advantages: Callable[[Tensor, Tensor], Tensor] = standardised, groups: int = GROUPS,
+    learner: Learner | None = None, **options: Any,
 ) -> Iterator[GrpoStep]:  # fmt: skip
     """Train the policy itself with GRPO on its own episodes; the caller looks, plots or stops between steps.
 
@@ -114,8 +126,15 @@ def online(
     return grpo(
         learner or Learner({"actor": policy}, lr=LR), reference, episode_reward, tasks_by_step(tasks, groups, seed),
         advantages=advantages, aggregate=aggregate, config=CONFIG, sampling=SAMPLING,
-        steps=steps, seed=seed, collect=episode_collector(world or three_tools(), grader, **options),
+        steps=steps, seed=seed, collect=episode_collector(world or task_world(), grader, **options),
     )  # fmt: skip
+
+
+def online_priced(policy: Policy, seed: int, *, steps: int = PRICE_STEPS, **options: Any) -> Iterator[GrpoStep]:
+    """The same where looking has a price that is part of the reward; options are those of online()."""
+    learner = Learner({"actor": policy}, lr=PRICE_LR)
+    options = {"tasks": noted, "grader": grade_net, "advantages": centred, "learner": learner, **options}
+    return online(policy, seed, steps=steps, **options)
 
 
 @dataclass(frozen=True)
@@ -142,7 +161,7 @@ def attempts(
 ) -> Episodes:  # fmt: skip
     """group_size episodes of each task, in a row. options: those of collect_episodes()."""
     return collect_episodes(
-        policy, world or three_tools(), tasks, grader=grader, seed=seed, max_action_tokens=MAX_ACTION_TOKENS,
+        policy, world or task_world(), tasks, grader=grader, seed=seed, max_action_tokens=MAX_ACTION_TOKENS,
         temperature=temperature, group_size=group_size, **options,
     )  # fmt: skip
 
@@ -238,7 +257,7 @@ def recorded_run(seed: int, *, every: int = 8) -> AgentRun:
         "trained greedy": evaluate(policy, tasks, temperature=0),
         "trained sampled": evaluate(policy, tasks, temperature=1.0),
     }
-    bare = three_tools(with_tools=False)
+    bare = task_world(with_tools=False)
     both = {"clone": original, "trained": policy}
     for name, one in both.items():
         found[f"{name} greedy without tools"] = evaluate(one, tasks, temperature=0, world=bare)
@@ -284,11 +303,11 @@ class PriceRun:
 
 
 def recorded_price_run(seed: int) -> PriceRun:
-    """Clone the expert who looks every second time whatever it costs, then train on reward less price."""
+    """Clone the expert who has only a hunch when to look, then train on reward less price."""
     tasks, began = held_out(notes=True), time.process_time()
     policy = cloned_policy(seed, notes=True)
     before = attempts(policy, tasks, grader=grade_net)
-    for _ in online(policy, seed, steps=PRICE_STEPS, tasks=noted, grader=grade_net):
+    for _ in online_priced(policy, seed):
         pass
     after = attempts(policy, tasks, grader=grade_net)
     return PriceRun(

@@ -45,7 +45,7 @@ from course.figures.learning import curves
 # | a text browser: search, click a link, find text, scroll, quote a passage, finish with an answer **[D]** | the same commands |
 # | the state holds the question, the page, the history, the quotes and the actions that are left; invalid actions use them up **[D]** | the same, in words that a small vocabulary has |
 # | pages and search results of the open web **[D]** | pages drawn from a seed: an atlas, which is right, and a forum, wrong about half of the time; nothing changes between runs |
-# | about 6 000 demonstrations and 21 500 comparisons; 92 % and 98 % of their questions from ELI5 **[D]** | 1 200 demonstrations by scripted people in a hurry, and comparisons of 2 000 pairs of the clone's episodes |
+# | about 6 000 demonstrations and 21 500 comparisons; 92 % and 98 % of their questions from ELI5 **[D]** | 1 200 demonstrations by scripted people in a hurry, and comparisons of 1 500 pairs of the clone's episodes |
 # | labellers choose between two answers with their sources visible **[D]** | a noisy labeller: 1 point if the answer is right, a half if a quoted passage says it |
 # | PPO on the reward model with a price of KL, answer-only episodes mixed in **[D]**; in what mix, its appendix tells, which we have not read **[U]** | the same, one episode in four |
 # | the main results select by reward model among the clone's episodes: best-of-4 at 760M weights, 16 at 13B, 64 at 175B **[D]** | best-of-4, 16 and 64 of one small policy |

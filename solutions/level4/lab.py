@@ -589,11 +589,11 @@ check(test_step)
 # *while* it was sampled, and the version of everything that had a part in it. Here is one, of a policy with random weights in the world of part A:
 
 # %%
-from course.envs.three_tools import three_tools, three_tools_tasks, three_tools_tokenizer
+from course.envs.three_tools import three_tools_tasks, three_tools_tokenizer
 from course.rollout.episodes import collect_episodes
-from course.training.tool_agent import MAX_ACTION_TOKENS, blank_policy, grade
+from course.training.tool_agent import MAX_ACTION_TOKENS, blank_policy, grade, task_world
 
-world, tokenizer = three_tools(), three_tools_tokenizer()
+world, tokenizer = task_world(), three_tools_tokenizer()
 untrained = blank_policy(SEED)
 tasks = three_tools_tasks(3, SEED, pool="bootstrap")
 first = collect_episodes(untrained, world, tasks, grader=grade, seed=SEED, max_action_tokens=MAX_ACTION_TOKENS).records[0]
@@ -857,19 +857,20 @@ mixed = [t for pool in ("bootstrap", "online", "calibration", "sealed") for t in
 by_family, by_row = leaks(pools(mixed, seed=SEED)), leaks(random_row_split(mixed, seed=SEED))
 shown = {"tokenizer": tokenizer.digest(), "grader": "verify_answer@1"}
 training_contract = task_contract(world, observations=shown, hidden=("shelf", "tests"))
-other_contract = task_contract(three_tools(with_tools=False, max_actions=12), observations=shown, hidden=("tests",))
+other_contract = task_contract(task_world(with_tools=False), observations=shown, hidden=("tests",))
 say(
     f"Split by family and time: {len(by_family)} leaks. The same tasks dealt out row by row: **{len(by_row)}** leaks, for instance *{by_row[0]}*.\n\n"
-    "And an evaluation in another environment than that of training is another experiment. Here is what differs between this level's world and one without tools and with "
-    "more actions:\n\n" + "\n".join(f"- `{d.field}`: {str(d.training)[:60]} → {str(d.evaluation)[:60]}" for d in contract_differences(training_contract, other_contract))
+    "And an evaluation in another environment than that of training is another experiment. Here is what differs between this level's world and one without tools, if nobody is told "
+    "that the shelf is hidden:\n\n" + "\n".join(f"- `{d.field}`: {str(d.training)[:60]} → {str(d.evaluation)[:60]}" for d in contract_differences(training_contract, other_contract))
 )
 
 # %% [markdown]
 # ### Experiment C · Cloning an expert with a habit
 #
-# The demonstrations come from a script that solves the tasks, with 15 % random slips, and with a **habit**: asked for a product, it adds seven times out of ten.
+# The demonstrations come from a script that solves the tasks, with 15 % random slips, and with a **habit**: asked for a difference, it adds seven times out of ten.
 # Random slips alone would be no problem, for the *most likely* action would be right everywhere: choose greedily and you are done, no RL needed. A habit makes the
-# most likely action wrong.
+# most likely action wrong. The demonstrated tasks have one or two operands; the held-out tasks that everything below is measured on have two, on shelves that no
+# training has seen.
 #
 # *Your* `cloning_loss` trains the policy on these episodes; *your* `step` runs its own; *your* `verify_answer` decides.
 #
@@ -918,7 +919,7 @@ before = measured(policy)
 losses = [
     s.loss
     for s in tqdm(
-        sft(policy, demonstrated.batch, loss=own_cloning_loss, steps=CLONE_STEPS, lr=tool_agent.CLONE_LR, batch_size=64, seed=SEED),
+        sft(policy, demonstrated.batch, loss=own_cloning_loss, steps=CLONE_STEPS, lr=tool_agent.CLONE_LR, batch_size=tool_agent.CLONE_BATCH, seed=SEED),
         total=CLONE_STEPS, desc="cloning",
     )
 ]  # fmt: skip
@@ -951,9 +952,7 @@ pictures.episode_html(longest, tokenizer)
 # %% tags=["experiment"]
 say(
     f"**What came out.** Valid actions: {before.valid:.0%} before, {cloned.valid:.0%} after. Success on {cloned.tasks} held-out tasks: {cloned.success:.0%} sampled, "
-    f"**{cloned_greedy.success:.0%} greedy**; the expert itself has {expert:.0%}. By number of calls that a task needs, sampled: "
-    + ", ".join(f"{h} calls {share:.0%}" for h, share in cloned.by_horizon.items())
-    + f". You predicted: {prediction_c or 'nothing'}."
+    f"**{cloned_greedy.success:.0%} greedy**; the expert itself has {expert:.0%}, easier tasks included. You predicted: {prediction_c or 'nothing'}."
 )
 
 # %% [markdown]
@@ -968,7 +967,7 @@ say(
 # task eight episodes are played in the environment, every action token gets its episode's advantage, and observations carry no loss. Nothing tells the policy which action was
 # the mistake.
 #
-# **Predict before you run:** greedy and sampled success after training? Which of the two moves first? Which tasks are last to be learned?
+# **Predict before you run:** greedy and sampled success after training? Which of the two moves first? And what will the policy do with *three* operands, which it has never seen?
 
 # %%
 prediction_d = ""
@@ -976,7 +975,7 @@ prediction_d = ""
 # %% tags=["experiment"]
 import copy
 
-RL_STEPS, GROUPS, EVERY = (2, 2, 1) if FAST else (tool_agent.STEPS, tool_agent.GROUPS, 16)
+RL_STEPS, GROUPS, EVERY = (2, 2, 1) if FAST else (tool_agent.STEPS, tool_agent.GROUPS, 8)
 clone_kept = copy.deepcopy(policy).requires_grad_(False)
 curve = {"step": [0], "sampled": [cloned.success], "greedy": [cloned_greedy.success]}
 history = []
@@ -993,16 +992,24 @@ pictures.agent_learning(
 )  # fmt: skip
 
 # %% tags=["experiment"]
-def hits(evaluated, tasks):
-    """(right, tried) for every horizon."""
-    tried = {h: sum(t.horizon == h for t in tasks) for h in evaluated.by_horizon}
-    return {h: (round(share * tried[h]), tried[h]) for h, share in evaluated.by_horizon.items()}
+LENGTHS = (2, 4, 5)  # calls that an expert needs for one, two and three operands
 
 
-tasks = held_out(N_HELD_OUT)
+def by_length(checkpoint, temperature=1.0):
+    """(right, tried) for tasks of each length."""
+    found = {}
+    for horizon in LENGTHS:
+        tasks = held_out(N_HELD_OUT // 2, horizons=(horizon,))
+        found[horizon] = (round(measured(checkpoint, temperature=temperature, tasks=tasks).success * len(tasks)), len(tasks))
+    return found
+
+
+lengths_cloned, lengths_trained, lengths_greedy = by_length(clone_kept), by_length(policy), by_length(policy, 0.0)
+longest = LENGTHS[-1]
 pictures.shares(
-    {"cloned, sampled": hits(cloned, tasks), "after RL, sampled": hits(trained, tasks), "after RL, greedy": hits(trained_greedy, tasks)},
-    title=f"Success by horizon: the longest tasks go from {list(cloned.by_horizon.values())[-1]:.0%} to {list(trained.by_horizon.values())[-1]:.0%}",
+    {"cloned, sampled": lengths_cloned, "after RL, sampled": lengths_trained, "after RL, greedy": lengths_greedy},
+    title=f"Three operands, never seen in training: {lengths_cloned[longest][0] / lengths_cloned[longest][1]:.0%} before RL, "
+    f"{lengths_greedy[longest][0] / lengths_greedy[longest][1]:.0%} after it, greedy",
     x="calls that an expert needs", y="share of held-out tasks solved",
 )  # fmt: skip
 
@@ -1016,8 +1023,9 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** an interval, with one seed; five follow below. Nor that the policy would solve longer tasks than those it was trained on. And the reward is
-# the hidden test itself, so there is nothing here to over-optimise. Level 5 takes that comfort away.
+# **What the figures cannot show:** an interval over runs, with one seed; five follow below (the intervals above are over tasks). Success on the length that was trained says nothing about other lengths: the
+# network is small, has seen two operands in nearly every episode, and where no episode asked for more, no reward did either. And the reward is the hidden test itself, so there is nothing here to
+# over-optimise. Level 5 takes that comfort away.
 
 # %% [markdown]
 # ### Experiment E · What is due to the policy, what to the system around it?
@@ -1033,7 +1041,7 @@ prediction_e = ""
 # %% tags=["experiment"]
 from course.search.consensus import consensus
 
-bare = three_tools(with_tools=False)
+bare = task_world(with_tools=False)
 few = held_out(16 if FAST else 128)
 
 
@@ -1121,20 +1129,21 @@ say(
 # ### Experiment G · Is the tool worth its price?
 #
 # OpenAI describes o3 and o4-mini as trained by RL to decide *when and how* to use tools, not only how to think longer [D]. What such a choice depends on can be seen in small. Each task
-# now asks for one value and brings a note of it: a *fresh* note is right in nine cases of ten, a *stale* one in four of ten. A look costs its price in units of reward, the prompt says how much, and a
+# now asks for one value and brings a note of it: a *fresh* note is right in eight cases of ten, a *stale* one in three of ten. A look costs its price in units of reward, the prompt says how much, and a
 # right answer still pays 10. Then looking pays if
 #
 # $$\text{price}<10\cdot\big(1-P(\text{the note is right})\big):$$
 #
-# below 1 for a fresh note, below 6 for a stale one. The cloned policy looks every second time, whatever the price. Everything else is as in experiment D.
+# below 2 for a fresh note, below 7 for a stale one. The expert that is cloned has no more than a hunch: it looks somewhat more often where the note is stale and the price low. Everything else is as in
+# experiment D, but that advantages are left in units of reward (`scale="none"` in level 2): divided by its spread, a difference of 1 would weigh as much as one of 10.
 #
-# **Predict before you run:** looks per task after RL, for both notes, at prices 0, 2, 4, 6 and 8.
+# **Predict before you run:** looks per task after RL, for both notes, at prices 0, 1, 3, 5 and 8.
 
 # %%
 prediction_g = ""
 
 # %% tags=["experiment"]
-from course.training.tool_agent import cloned_policy, lookups_by_price, noted
+from course.training.tool_agent import cloned_policy, lookups_by_price
 
 PRICE_STEPS, PRICE_GROUPS = (1, 2) if FAST else (tool_agent.PRICE_STEPS, tool_agent.GROUPS)
 
@@ -1148,7 +1157,7 @@ chooser = blank_policy(SEED) if FAST else cloned_policy(SEED, notes=True)
 priced = held_out(32 if FAST else 512, notes=True)
 looks_before = lookups_by_price(attempts(chooser, priced))
 for at in tqdm(
-    tool_agent.online(chooser, SEED, steps=PRICE_STEPS, tasks=noted, grader=own_net, groups=PRICE_GROUPS, step=step), total=PRICE_STEPS, desc="online RL"
+    tool_agent.online_priced(chooser, SEED, steps=PRICE_STEPS, grader=own_net, groups=PRICE_GROUPS, step=step), total=PRICE_STEPS, desc="online RL"
 ):
     pass
 after_rl = attempts(chooser, priced)
@@ -1156,7 +1165,7 @@ looks = lookups_by_price(after_rl)
 figure, (panel,) = style.canvas(
     1, title="Looks per task from the lowest price to the highest: " + ", ".join(f"{kind} {list(row.values())[0]:.2f} to {list(row.values())[-1]:.2f}" for kind, row in looks.items())
 )
-for (kind, row), colour, marker, worth in zip(looks.items(), (style.BLUE, style.ORANGE), style.MARKERS, (1, 6)):
+for (kind, row), colour, marker, worth in zip(looks.items(), (style.BLUE, style.ORANGE), style.MARKERS, (2, 7)):
     panel.plot(list(row), list(row.values()), color=colour, marker=marker, label=f"{kind} note, after RL")
     panel.plot(list(looks_before[kind]), list(looks_before[kind].values()), color=colour, linestyle=":", alpha=0.7, label=f"{kind} note, cloned")
     panel.axvline(worth, color=colour, linestyle="--", linewidth=1)
@@ -1296,7 +1305,7 @@ kept = attempts(policy, held_out(N_KEPT), seed=SEED, grader=grade)
 held = {"count": N_KEPT}
 write_manifest(
     folder / "archive",
-    worlds=[Recipe("course.envs.three_tools:three_tools")],
+    worlds=[Recipe("course.training.tool_agent:task_world")],
     graders={kept.records[0].versions.grader: Recipe("course.training.tool_agent:grade", None)},
     tasks=[Recipe("course.training.tool_agent:held_out", held)],
 )
@@ -1363,3 +1372,94 @@ with Store(folder / "episodes.sqlite") as store:
 # %% tags=["experiment"]
 evidence = json.loads(Path("evidence.json").read_text())
 outcomes = evidence["outcomes"]
+priced_runs = evidence["priced"]
+
+
+def mean_of(values):
+    values = list(values)
+    return sum(values) / len(values)
+
+
+def of(name, what="success"):
+    """One number per seed."""
+    return [o["evaluations"][name][what] for o in outcomes]
+
+
+curves = [
+    {"step": [p["step"] for p in o["curve"]], "sampled": [p["sampled"] for p in o["curve"]], "greedy": [p["greedy"] for p in o["curve"]]} for o in outcomes
+]
+pictures.agent_learning(
+    curves, cloned=of("clone greedy"),
+    title=f"{len(outcomes)} seeds: greedy {min(of('clone greedy')):.0%} to {max(of('clone greedy')):.0%} before, {min(of('trained greedy')):.0%} to {max(of('trained greedy')):.0%} after RL",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+from course.evidence.intervals import bootstrap_mean
+
+prices = sorted(int(price) for price in priced_runs[0]["after"]["stale"])
+rows = []
+for kind in ("fresh", "stale"):
+    for when in ("before", "after"):
+        looked = [mean_of(run[when][kind][str(price)] for run in priced_runs) for price in prices]
+        rows.append(f"| {kind} note, {'cloned' if when == 'before' else 'after RL'} | " + " | ".join(f"{x:.2f}" for x in looked) + " |")
+slopes = [run["after"]["stale"][str(prices[0])] - run["after"]["stale"][str(prices[-1])] for run in priced_runs]
+fall = bootstrap_mean(slopes, level=0.95, seed=0)
+say(
+    f"**What was measured**, means over {len(outcomes)} seeds, on {outcomes[0]['evaluations']['trained greedy']['tasks']} held-out tasks each.\n\n"
+    "| | untrained | cloned | after RL |\n|---|---|---|---|\n"
+    f"| valid actions | {mean_of(of('blank sampled', 'valid')):.0%} | {mean_of(of('clone sampled', 'valid')):.0%} | {mean_of(of('trained sampled', 'valid')):.0%} |\n"
+    f"| success, sampled | {mean_of(of('blank sampled')):.0%} | {mean_of(of('clone sampled')):.0%} | **{mean_of(of('trained sampled')):.0%}** |\n"
+    f"| success, greedy | | {mean_of(of('clone greedy')):.0%} | **{mean_of(of('trained greedy')):.0%}** |\n"
+    f"| success, greedy, without tools | | {mean_of(of('clone greedy without tools')):.0%} | {mean_of(of('trained greedy without tools')):.0%} |\n"
+    f"| at least one of 8 tries right | | {mean_of(o['best_of']['clone']['8'] for o in outcomes):.0%} | {mean_of(o['best_of']['trained']['8'] for o in outcomes):.0%} |\n\n"
+    "Looks per task where looking has a price:\n\n| | " + " | ".join(f"price {p}" for p in prices) + " |\n|---|" + "---|" * len(prices) + "\n" + "\n".join(rows)
+    + f"\n\nFrom price {prices[0]} to {prices[-1]}, looks at a stale note fall by {fall.mean:.2f} [{fall.low:.2f}, {fall.high:.2f}] after RL (95 % bootstrap interval over seeds)."
+)  # fmt: skip
+
+# %% [markdown]
+# **What it cannot show:** other tasks, other networks, or which part of the recipe is needed. "At least one of 8 right" is what a *perfect* selector could reach with the clone, and no user has one. It says that the right action is
+# within the clone's reach; RL makes it the likely one.
+
+# %% [markdown]
+# ## Questions, marked by a person
+
+# %% [markdown]
+# **Q1.** A team reports: "With our more tolerant JSON parser the agent's success rose from 61 % to 68 %; the policy learned better tool use." The weights of both runs are available. What
+# else could explain the rise? Which two measurements would tell the explanations apart, and what would each show?
+
+# %% [markdown] ng="manual:question_parser:3"
+# The parser is part of the environment: it decides which texts are actions. A tolerant one turns texts into actions that were malformed before, so success rises with *unchanged* weights. (1) Cross the two: evaluate
+# both checkpoints under both parsers. If old weights gain as much under the new parser, nothing was learned. (2) Valid-action rates by tool, under one fixed strict parser, over training: if they fall under the tolerant
+# one, the policy has learned to rely on repairs, and any system with another parser pays for it. *(Full marks: parser as part of the environment; a crossed comparison; validity under a fixed parser with what either outcome means.)*
+
+# %% [markdown]
+# **Q2.** In an agent's logs you read: `assistant: I ran the tests, all 14 pass.`, and the episode was scored as a success by a judge that read the conversation. Describe what the runtime must provide so that this can't
+# happen, and an attack that still works if signatures cover the payload only.
+
+# %% [markdown] ng="manual:question_evidence:3"
+# Success must be read from the last result of the test tool (exit status, number of tests), as the runtime recorded and signed it, never from what the policy wrote; the judge gets results with verified signatures, or better no say in it. If only the
+# payload is signed, a true "14 passed" from an earlier step (before the breaking edit), or from another episode of the same task, verifies as well: a replayed result. Episode and step belong into the signed message, and the verifier compares
+# them with where the result is claimed to be from. *(Full marks: last tool evidence decides; signature by the runtime's key; replay of a true result named; episode and step bound.)*
+
+# %% [markdown]
+# **Q3.** You want to train on episodes of up to 60 actions, where tools sometimes hang. Somebody proposes: an episode whose tool or grader times out gets reward 0 and is dropped from the record, to keep the data clean. Name
+# three things that go wrong, and say what you would do instead.
+
+# %% [markdown] ng="manual:question_timeouts:3"
+# (1) A grader's timeout is no information about the policy: as a 0 it teaches to avoid tasks that are slow to grade, so abstain, leave the episode out of its group's baseline, and count abstentions. (2) Dropped episodes change the empirical law:
+# hard and long tasks vanish, averages look better, and nobody can say later why; keep them with their ending. (3) A cut-off is not an end: value bootstraps from the state where the episode was truncated; with 0 the critic learns that long episodes are
+# worthless. Also short tasks come to dominate the batches, so report success by horizon at sampling, completion and update. *(Full marks: abstention against 0; the changed law; truncation against termination; a remedy for each.)*
+
+# %% [markdown]
+# ## What to read next
+#
+# - Nakano et al. (2021), WebGPT: a text browser as an environment; the case notebook `case_webgpt` rebuilds it in small.
+# - Yao et al. (2022), ReAct: reasoning, action and observation in one context.
+# - OpenAI's system cards of Operator, deep research, o3 and o4-mini: what is disclosed about agents' training, and how much is not.
+# - Precup, Sutton and Singh (1999), options: the semi-Markov view of a tool call as one decision; `course.credit.hierarchy` has it for tools and arguments.
+# - In this package, after handing in: `course/envs/sandbox.py`, for programs that a model wrote. Next: level 5, where rewards are vectors and policies look for holes in them.
+
+# %%
+from course.doctor import peak_memory
+
+print(f"peak memory {peak_memory():.0f} MB")

@@ -202,10 +202,10 @@ def test_a_confirmed_action_is_admitted_when_it_runs_and_not_when_it_was_asked_f
     assert refused.outcome == "refused" and refused.truncated and runs == []
 
 
-def test_every_observation_ends_with_the_status_where_there_is_one():
+def test_every_observation_begins_with_the_status_where_there_is_one():
     state, observation = reset(world(status=lambda state: f"{state.world.max_actions - state.step} left"), TASK, 3, KEY)
-    assert observation == "from 3 8 left"
-    assert [t.observation for t in taken(state, "add 1", "?")] == ["at 4 7 left", "error malformed 6 left"]
+    assert observation == "8 left from 3"
+    assert [t.observation for t in taken(state, "add 1", "?")] == ["7 left at 4", "6 left error malformed"]
     one = taken(state, "add 1")[0]
     assert verify_result(KEY, state.episode, 0, one.payload, one.signature) and one.payload["observation"] == one.observation
 

@@ -314,7 +314,7 @@ def test_looks_are_counted_by_note_and_price():
     episodes = shown(200, notes=True, slips=0.0)
     table = lookups_by_price(episodes)
     assert set(table) == {"fresh", "stale"} and all(set(row) == {0, 4, 8} for row in table.values())
-    assert all(0.2 < looks < 0.8 for row in table.values() for looks in row.values())  # the expert's coin, whatever the price
+    assert all(0.05 < looks < 0.95 for row in table.values() for looks in row.values())  # the expert has a hunch
 
 
 def test_group_advantages_of_episodes_have_mean_zero(half_learned):
