@@ -152,7 +152,8 @@ def tool_by_tool(episodes, reference=None):
     rows = {}
     for tool in sorted({step.tool or "unreadable" for step in steps}):
         own = [step for step in steps if (step.tool or "unreadable") == tool]
-        cost = {name: sum(step.cost[name] for step in own) / len(own) for name in own[0].cost}
+        names = {name for step in own for name in step.cost}
+        cost = {name: sum(step.cost.get(name, 0) for step in own) / len(own) for name in names}
         readable = [step for step in own if step.outcome != "malformed"]
         done = [step for step in readable if step.outcome == "executed"]
         rows[tool] = ActionRow(len(own), len(readable) / len(own), len(done) / len(own), None, cost)

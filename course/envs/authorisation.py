@@ -26,6 +26,9 @@ class Grant:
         plain = {name: frozenset(values) for name, values in self.arguments.items()}
         object.__setattr__(self, "arguments", MappingProxyType(plain))
 
+    def __reduce__(self) -> tuple:
+        return Grant, (self.mode, dict(self.arguments))
+
     def to_json(self) -> dict[str, Any]:
         return {"mode": self.mode, "arguments": {name: sorted(values, key=repr) for name, values in self.arguments.items()}}
 

@@ -37,7 +37,7 @@ SCHEMAS = (
     ToolSchema("find", (Parameter("text", "text", max_length=40),)),
     ToolSchema("scroll", (Parameter("direction", "word", choices=("down", "up")),)),
     ToolSchema("quote"),
-    ToolSchema("finish", (Parameter("answer", "text", max_length=40),)),
+    ToolSchema("finish", (Parameter("answer", "word", choices=tuple(v for values in VALUES.values() for v in values)),)),
 )
 OUTCOMES = ("denied", "done", "error", "left", "malformed", "nothing", "quotes", "refused", "waiting")
 WORDS = (

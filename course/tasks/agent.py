@@ -32,6 +32,9 @@ class AgentTask:
         canonical_json(dict(self.hidden))  # plain data only: it is hashed
         object.__setattr__(self, "hidden", MappingProxyType(dict(self.hidden)))
 
+    def __reduce__(self) -> tuple:
+        return AgentTask, (self.id, self.family, self.prompt, self.horizon, self.created, dict(self.hidden))
+
     def public(self) -> dict[str, Any]:
         """What a record, an observation or an error may hold."""
         return {"id": self.id, "family": self.family, "prompt": self.prompt, "horizon": self.horizon, "created": self.created}

@@ -46,7 +46,8 @@ Tasks = Callable[[int, int], list[AgentTask]]  # (count, seed) -> tasks
 
 
 def blank_policy(seed: int) -> Policy:
-    config = DecoderConfig(vocab_size=TOKENIZER.vocab_size, layers=2, width=64, heads=4, max_length=96)
+    # Episodes are short, so the slow rotations of the usual base (10 000) would tell no two positions apart.
+    config = DecoderConfig(vocab_size=TOKENIZER.vocab_size, layers=2, width=64, heads=4, max_length=96, rope_theta=100.0)
     return Policy(Decoder(config, seed), TOKENIZER, SERIALIZER)
 
 

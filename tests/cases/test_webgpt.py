@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from course.cases import webgpt as case
-from course.envs.browser import answer_only, browser_tasks, corpus
+from course.envs.browser import VALUES, answer_only, browser_tasks, corpus
 from course.evidence.measure import operators
 from course.feedback.normaliser import RewardNormaliser
 from course.feedback.reward_model import RewardModel, last_token_score, reward_scores
@@ -56,7 +56,9 @@ def walk(task, source, *last):
 )
 def test_gold_adds_the_answer_and_its_support(quoted, right, worth):
     for task in TASKS:
-        answer = task.hidden["answer"] if right else "nothing"
+        answer = (
+            task.hidden["answer"] if right else next(v for v in VALUES[task.hidden["attribute"]] if v != task.hidden["answer"])
+        )
         record = scripted(task, walk(task, "atlas", *["quote"] * quoted, f"finish {answer}")).records[0]
         assert record.reward == worth and (record.evidence.decision == "right") == right
 

@@ -1,11 +1,14 @@
 """Denied by default, asked where it matters, and never before an action was read."""
 
+import pickle
+
 from hypothesis import given, settings, strategies as st
 import pytest
 
 from course.envs.authorisation import Allow, Ask, Deny, Grant, authorize
 from course.language.actions import Action, Malformed
 from course.language.stamp import canonical_json
+from course.tasks.agent import AgentTask
 
 MOVE = Action("move", {"box": "red", "by": 3})
 
@@ -63,3 +66,9 @@ def test_the_json_is_one_in_every_process():
     for n in range(40):
         assert Grant("ask", {"n": frozenset([n, str(n)])}).to_json() == {"mode": "ask", "arguments": {"n": [str(n), n]}}
     assert canonical_json(Grant("allow").to_json()) == '{"arguments":{},"mode":"allow"}'
+
+
+def test_what_goes_to_another_process_arrives_as_it_was():
+    task = AgentTask("a", "family", "prompt", 2, 5, {"tests": [{"equals": 3}]})
+    grant = Grant("ask", {"n": frozenset({1, 2})})
+    assert pickle.loads(pickle.dumps((task, grant))) == (task, grant)
