@@ -32,7 +32,7 @@ from course.training.learner import Learner
 # Demonstrated tasks have one or two operands, since copying one value is the first thing to learn; online and held-out tasks have
 # two. Many small batches of many different episodes: RL can only sharpen and shift what the clone is able to do.
 SHOWN_HORIZONS, HORIZONS = (2, 4, 4), (4,)
-DEMONSTRATIONS, CLONE_STEPS, CLONE_LR, CLONE_BATCH = 3000, 800, 3e-3, 32
+DEMONSTRATIONS, CLONE_STEPS, CLONE_LR, CLONE_BATCH = 3000, 1200, 3e-3, 32
 GROUPS, GROUP_SIZE, STEPS, LR = 32, 8, 24, 7e-4
 MAX_ACTION_TOKENS, MAX_ACTIONS = 6, 5
 PRICES = (0, 1, 3, 5, 8)

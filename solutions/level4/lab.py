@@ -867,7 +867,7 @@ say(
 # %% [markdown]
 # ### Experiment C · Cloning an expert with a habit
 #
-# The demonstrations come from a script that solves the tasks, with 15 % random slips, and with a **habit**: asked for a difference, it adds seven times out of ten.
+# The demonstrations come from a script that solves the tasks, with 15 % random slips, and with a **habit**: asked for a difference, it adds in two of three cases.
 # Random slips alone would be no problem, for the *most likely* action would be right everywhere: choose greedily and you are done, no RL needed. A habit makes the
 # most likely action wrong. The demonstrated tasks have one or two operands; the held-out tasks that everything below is measured on have two, on shelves that no
 # training has seen.

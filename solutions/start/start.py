@@ -25,13 +25,14 @@ round_map()
 # | **1 Preference modelling** | feedback: from choices to a number | reward-model losses, splits, calibration, queries, DPO |
 # | **2 Bandit RLHF** | credit and update | returns, GAE, PPO, GRPO; hacking a reward and noticing it |
 # | **3 Selection versus optimisation** | search at equal compute | best-of-N, pass@k, consensus, proof search |
-# | 4 Tool environments | rollout over several turns | actions, authorisation, replay, RL with tools |
+# | **4 Tool environments** | rollout over several turns | actions, authorisation, replay, RL with tools |
 # | 5 Multi-source rewards and attacks | feedback under attack | reward vectors, judges, monitors, a red-team ladder |
 # | 6 Distributed long-horizon systems | the round as a system | V-trace, staleness, ledgers, budgets |
 # | 7 Reading frontier reports adversarially | accounting for claims | evidence tables, checklists |
 #
-# Levels 4 to 7 are being written; the table below shows those that are in this edition. Beside a lab lie **cases**, systems of the field rebuilt in small
-# from the package's own parts, to read and run: `level2/case_instructgpt.ipynb`, `level2/case_rlaif.ipynb`, `level3/case_alphaproof.ipynb`.
+# Levels 5 to 7 are being written; the table below shows those that are in this edition. Beside a lab lie **cases**, systems of the field rebuilt in small
+# from the package's own parts, to read and run: `level2/case_instructgpt.ipynb`, `level2/case_rlaif.ipynb`, `level3/case_alphaproof.ipynb`,
+# `level4/case_webgpt.ipynb`.
 
 # %% [markdown]
 # ## Where you stand

@@ -115,7 +115,7 @@ actions = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.integers(0, 399), st.lists(actions, max_size=8))
 def test_it_answers_as_a_second_browser_does(site, chosen):
     task = AgentTask("t", "f", QUESTION, 5, hidden={"site": site})
@@ -132,7 +132,7 @@ def test_it_answers_as_a_second_browser_does(site, chosen):
     browser_tokenizer().encode(" ".join(filter(None, seen)))  # every word that can be shown is in the vocabulary
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(st.text(max_size=30) | st.binary(max_size=30) | actions.map(WORLD.grammar.encode), max_size=9))
 def test_whatever_is_said_an_episode_is_answered_signed_and_ends(texts):
     state, _ = reset(WORLD, TASK, 0, KEY)
@@ -195,7 +195,7 @@ def test_a_command_that_is_not_granted_does_not_run():
 
 
 def test_quotes_must_be_about_the_question_and_say_the_answer():
-    for task in browser_tasks(40, 3):
+    for task in browser_tasks(12, 3):
         subject, attribute, answer = (task.hidden[k] for k in ("subject", "attribute", "answer"))
         link = PAGES.ranking[task.hidden["site"]][subject].index("atlas") + 1
         open_it = [f"search {subject}", f"click {link}", f"find {attribute}"]

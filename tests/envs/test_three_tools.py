@@ -289,7 +289,7 @@ def test_the_habit_is_a_plus_for_a_minus_as_often_as_said():
     world = three_tools()
     asked = [t for t in three_tools_tasks(800, 1, pool="bootstrap", horizons=(4,)) if " - " in t.prompt]
     calls = [next(a for a in demonstrate(t, world, 0, slips=0.0) if a.startswith("calc")) for t in asked]
-    assert abs(sum("+" in call for call in calls) / len(calls) - 0.7) < 0.07
+    assert abs(sum("+" in call for call in calls) / len(calls) - 0.65) < 0.07
     others = [t for t in three_tools_tasks(90, 1, pool="bootstrap", horizons=(4,)) if " - " not in t.prompt]
     assert all(submitted(play(world, t, demonstrate(t, world, 0, slips=0.0))[-1].state) == str(answer_of(t)) for t in others)
 

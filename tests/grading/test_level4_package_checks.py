@@ -56,7 +56,7 @@ def recorded(tmp_path, monkeypatch):
                 found[f"{stage} {way}"] = evaluation(share - less, 0.97)
         ends = [[found[f"{stage} {way}"].success for way in ("greedy", "sampled")] for stage in ("clone", "trained")]
         middle = [draw.random() * 0.1 + 0.7 for _ in range(2)]
-        points = [(0, ends[0]), (32, middle), (tool_agent.STEPS, ends[1])]
+        points = [(0, ends[0]), (tool_agent.STEPS // 2, middle), (tool_agent.STEPS, ends[1])]
         curve = tuple(tool_agent.Point(step, *both, 0.5, 100 * step) for step, both in points)
         best_of = {
             stage: {n: 1 - (1 - found[f"{stage} sampled"].success) ** (1 + k) for k, n in enumerate((1, 2, 4, 8, 16))}
