@@ -288,11 +288,13 @@ say(
 def authorize(action, grants):
     """Whether an action that was read without fault may run.
 
-    action    Action
+    action    Action; for anything else, a Malformed for instance, ValueError: there is nothing that could be permitted
     grants    mapping from tool to Grant(mode "allow" or "ask", arguments: {name: frozenset of granted values})
     returns   Allow(), Deny(reason) or Ask(question), with non-empty texts
     """
     ### BEGIN SOLUTION
+    if not isinstance(action, Action):
+        raise ValueError(f"action must be an Action; got {type(action).__name__}")
     grant = grants.get(action.tool)
     if grant is None:
         return Deny(f"{action.tool} is not granted")
@@ -362,10 +364,15 @@ check(sign_result)
 def verify_result(key, episode, step, payload, signature):
     """Whether sign_result with this key gave this signature.
 
+    payload     anything; what has no JSON text was never signed: False
     signature   anything at all: what a model wrote, None, a number
-    returns     True or False; never raises because of the signature
+    returns     True or False; never raises because of the payload or the signature
     """
     ### BEGIN SOLUTION
+    try:
+        canonical_json(payload)
+    except ValueError:
+        return False
     expected = sign_result(key, episode, step, payload)
     return isinstance(signature, str) and hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace"))
     ### END SOLUTION
@@ -709,8 +716,8 @@ check(action_logprob)
 # %% [markdown]
 # ### Experiment B · Credit for tokens, credit for actions
 #
-# One episode of the untrained policy. Every action gets the same advantage, 1, and the loss is the policy gradient at ratio 1, three ways: summed over tokens; for each
-# action as a whole, through *your* `action_logprob`; and with a mean over each action's tokens.
+# One episode that an expert demonstrated, under the untrained policy. Every action gets the same advantage, 1, and the loss is the policy gradient at ratio 1, three ways: summed over
+# tokens; for each action as a whole, through *your* `action_logprob`; and with a mean over each action's tokens.
 #
 # **Predict before you run:** which two are equal, to the last digits? In the third, which actions lose most?
 
@@ -720,13 +727,16 @@ prediction_b = ""
 # %% tags=["experiment"]
 from course.figures import episodes as pictures
 from course.models.score import score
+from course.training import tool_agent
 from course.objectives.trajectory import action_credit_loss
 
-ids = torch.tensor(first.tokens)[None]
-turn = torch.full((1, len(first.tokens)), -1)
-for number, (start, stop) in enumerate(first.action_spans):
+demonstrated = tool_agent.demonstrations(SEED)
+shown_episode = max(demonstrated.records[:50], key=lambda r: len(r.tokens))
+ids = torch.tensor(shown_episode.tokens)[None]
+turn = torch.full((1, len(shown_episode.tokens)), -1)
+for number, (start, stop) in enumerate(shown_episode.action_spans):
     turn[0, start:stop] = number
-lengths = [stop - start for start, stop in first.action_spans]
+lengths = [stop - start for start, stop in shown_episode.action_spans]
 turn_ = turn[:, 1:]
 
 
@@ -741,7 +751,7 @@ def gradient_parts(loss_of):
 ones = torch.ones(1, len(lengths))
 rules = {
     "token, sum": lambda logp: action_credit_loss(logp, logp.detach(), ones, turn_, credit="token", how="sum"),
-    "macro-action": lambda logp: -action_logprob(logp[0], first.action_spans).mean(),
+    "macro-action": lambda logp: -action_logprob(logp[0], shown_episode.action_spans).mean(),
     "token, mean of each action": lambda logp: action_credit_loss(logp, logp.detach(), ones, turn_, credit="token", how="mean"),
 }
 parts = {name: gradient_parts(rule) for name, rule in rules.items()}
@@ -881,7 +891,6 @@ prediction_c = ""
 
 # %% tags=["experiment"]
 from course.envs.three_tools import submitted
-from course.training import tool_agent
 from course.training.sft import sft
 from course.training.tool_agent import attempts, evaluation_of, held_out
 
@@ -891,7 +900,6 @@ def own_grade(state):
 
 
 N_HELD_OUT, CLONE_STEPS = (16, 4) if FAST else (tool_agent.HELD_OUT, tool_agent.CLONE_STEPS)
-demonstrated = tool_agent.demonstrations(SEED)
 record_of = {record.tokens: record for record in demonstrated.records}
 
 
@@ -942,12 +950,15 @@ right.legend(frameon=False, fontsize=9)
 figure
 
 # %% tags=["experiment"]
-episodes = attempts(policy, held_out(4), temperature=0.0)
-longest = max(episodes.records, key=lambda r: len(r.tokens))
-pictures.episode_view(longest, tokenizer, title=f"`{longest.task['prompt']}`, greedy: the verifier read {longest.evidence.parsed} and says {longest.evidence.decision}")
+sampled = attempts(policy, held_out(12), seed=SEED)
+shown_episode = next((r for r in sampled.records if r.evidence.decision == "wrong" and r.evidence.parsed is not None), sampled.records[0])
+pictures.episode_view(
+    shown_episode, tokenizer,
+    title=f"A sampled episode of the clone: {shown_episode.task['prompt']}. The verifier read {shown_episode.evidence.parsed} and says {shown_episode.evidence.decision}",
+)  # fmt: skip
 
 # %% tags=["experiment"]
-pictures.episode_html(longest, tokenizer)
+pictures.episode_html(shown_episode, tokenizer)  # the same with values on hover: move the mouse over a token
 
 # %% tags=["experiment"]
 say(
@@ -967,7 +978,8 @@ say(
 # task eight episodes are played in the environment, every action token gets its episode's advantage, and observations carry no loss. Nothing tells the policy which action was
 # the mistake.
 #
-# **Predict before you run:** greedy and sampled success after training? Which of the two moves first? And what will the policy do with *three* operands, which it has never seen?
+# **Predict before you run:** greedy and sampled success after training? Which of the two moves first? And what happens to tasks of *one*
+# operand, which the clone can do and RL never asks for, and of *three*, which nobody ever showed?
 
 # %%
 prediction_d = ""
@@ -1005,11 +1017,17 @@ def by_length(checkpoint, temperature=1.0):
 
 
 lengths_cloned, lengths_trained, lengths_greedy = by_length(clone_kept), by_length(policy), by_length(policy, 0.0)
-longest = LENGTHS[-1]
+
+
+
+def share(found, horizon):
+    return found[horizon][0] / found[horizon][1]
+
+
 pictures.shares(
     {"cloned, sampled": lengths_cloned, "after RL, sampled": lengths_trained, "after RL, greedy": lengths_greedy},
-    title=f"Three operands, never seen in training: {lengths_cloned[longest][0] / lengths_cloned[longest][1]:.0%} before RL, "
-    f"{lengths_greedy[longest][0] / lengths_greedy[longest][1]:.0%} after it, greedy",
+    title=f"RL on two operands, success sampled: two {share(lengths_cloned, 4):.0%} to {share(lengths_trained, 4):.0%}, one {share(lengths_cloned, 2):.0%} to "
+    f"{share(lengths_trained, 2):.0%}, three {share(lengths_cloned, 5):.0%} to {share(lengths_trained, 5):.0%}",
     x="calls that an expert needs", y="share of held-out tasks solved",
 )  # fmt: skip
 
@@ -1023,9 +1041,9 @@ say(
 )
 
 # %% [markdown]
-# **What the figures cannot show:** an interval over runs, with one seed; five follow below (the intervals above are over tasks). Success on the length that was trained says nothing about other lengths: the
-# network is small, has seen two operands in nearly every episode, and where no episode asked for more, no reward did either. And the reward is the hidden test itself, so there is nothing here to
-# over-optimise. Level 5 takes that comfort away.
+# **What the figures cannot show:** an interval over runs, with one seed; five follow below (the intervals above are over tasks). And mind the second figure: success on the tasks that RL trained on
+# says nothing about others. What no episode asked for no reward protected, and a policy that is sharpened on one kind of task can lose another that it had. This is why a frozen suite of other abilities is
+# watched during RL (level 2), and why InstructGPT mixed pretraining gradients into PPO [D]. The reward is the hidden test itself, so there is nothing here to over-optimise; level 5 takes that comfort away.
 
 # %% [markdown]
 # ### Experiment E · What is due to the policy, what to the system around it?
@@ -1279,7 +1297,7 @@ check(replay)
 # The trained policy goes into an archive, 24 of its episodes into a store: a SQLite table that can only be added to, with a chain of hashes over its rows. Then
 #
 # - *your* `replay` makes each of them again, and a **fresh process**, which knows nothing but the two folders, does the same with the package's;
-# - one observation in a record is edited, one log-probability changed in its last bit, one seed exchanged, one weight of the policy nudged by a millionth;
+# - one observation in a record is edited, one log-probability changed in its last bit, the environment's seed exchanged, one weight of the policy nudged by a millionth;
 # - in the store, a byte of a row is overwritten with the trigger switched off, as somebody with the file could do.
 #
 # **Predict before you run:** what does each report say? After the edit of the store, how many of the 24 rows can still be read?
@@ -1326,7 +1344,7 @@ last_bit = torch.nextafter(torch.tensor(one.logprobs[0]), torch.tensor(-1.0))
 cases = {
     "an observation edited": replay(replace(one, steps=tuple(edited)), archive=archive),
     "a log-probability, last bit": replay(replace(one, logprobs=(float(last_bit), *one.logprobs[1:])), archive=archive),
-    "another sampling seed": replay(replace(one, sampling_seed=one.sampling_seed + 1), archive=archive),
+    "another environment seed": replay(replace(one, environment_seed=one.environment_seed + 1), archive=archive),
 }
 with torch.no_grad():
     archive.policy(stamp).model.norm.weight[0] += 1e-6
