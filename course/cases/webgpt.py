@@ -53,8 +53,8 @@ class Recipe:
     demonstrations: int = 1200  # about 6 000
     answer_steps: int = 150  # on answers from given quotes, before whole episodes: they are short and teach to copy a value
     clone_steps: int = 400
-    comparisons: int = 1500  # about 21 500
-    reward_steps: int = 250
+    comparisons: int = 2500  # about 21 500
+    reward_steps: int = 350
     browsing: int = 72  # episodes for each PPO iteration
     answering: int = 24  # answer-only episodes beside them; the report's own mix stands in its appendix
     iterations: int = 30

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Mapping
+from typing import AbstractSet, Any, Literal, Mapping
 
 from course.language.actions import Action, Value
 
@@ -16,7 +16,7 @@ class Grant:
     """
 
     mode: Literal["allow", "ask"]
-    arguments: Mapping[str, frozenset[Value]] = field(default_factory=dict)
+    arguments: Mapping[str, AbstractSet[Value]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.mode not in ("allow", "ask"):
@@ -48,7 +48,7 @@ class Ask:
     question: str
 
 
-def authorize(action: Action, grants: Mapping[str, Grant]) -> Allow | Deny | Ask:
+def authorize(action: Any, grants: Mapping[str, Grant]) -> Allow | Deny | Ask:
     """Allow, Deny or Ask for an action that was read without fault.
 
         no grant for its tool, or an argument outside the grant  ->  Deny

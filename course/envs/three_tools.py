@@ -228,7 +228,7 @@ def _join(operands: Sequence[str], operators: Sequence[str]) -> str:
 # ---------------------------------------------------------------- the expert, who has a habit
 
 
-def demonstrate(task: AgentTask, world: World, seed: int, *, bias: float = 0.65, slips: float = 0.15) -> list[str]:
+def demonstrate(task: AgentTask, world: World, seed: int, *, bias: float | int = 0.65, slips: float | int = 0.15) -> list[str]:
     """The texts of an expert's actions in this task, from reset to the end of the episode.
 
     bias: how often it calculates + where - is asked: a habit, which a clone takes over. With slips alone the clone's most likely

@@ -192,7 +192,7 @@ def test_reinforcement_finds_what_is_rewarded_at_the_end(half_learned):
         return Evidence("odd", "1", said, "right" if right else "wrong", 10.0 if right else 0.0)
 
     for method in ("grpo", "ppo"):
-        records, _ = train(method, half_learned, steps=16, lr=2e-3, collect=episode_collector(WORLD, odd))
+        records, _ = train(method, half_learned, steps=24, lr=7e-4, collect=episode_collector(WORLD, odd))
         start, end = (sum(r.reward for r in part) / 4 for part in (records[:4], records[-4:]))
         assert start < 7 and end > start + 1.5, (method, start, end)
 
