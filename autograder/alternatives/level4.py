@@ -367,7 +367,15 @@ def spies_on_the_tools(step):
     assert step(_begin(world), _put(world)).outcome == "executed", "what fits exactly is allowed"
     world = _spy(ran, most=2, grants={})
     state = idle(world, _begin(world), "?", "malformed")
-    idle(world, state, _put(world), "denied", cut=True)
+    _refuses_what_is_over(step, idle(world, state, _put(world), "denied", cut=True), "put 3")
+
+
+def _refuses_what_is_over(step, state, text):
+    try:
+        step(state, text)
+    except ValueError:
+        return
+    raise AssertionError("a step after the end")
 
 
 @alternative(of="test_step")
@@ -399,14 +407,17 @@ def compares_with_a_table(step):
                 if state.over:
                     raise AssertionError("one action of two, and over")
             got = step(state, text)
-            seen = (got.outcome, got.cost, len(ran), got.state.spent, got.state.step, got.truncated, got.state.over)
-            wanted = (outcome, cost, runs, state.spent + cost, 1 + second, second, second)
+            ends = (got.terminated, got.truncated, got.state.over)
+            seen = (got.outcome, got.cost, len(ran), got.state.spent, got.state.step, *ends)
+            wanted = (outcome, cost, runs, state.spent + cost, 1 + second, False, second, second)
             if seen != wanted or got.state.step != state.step + 1:
                 raise AssertionError(f"{text!r}: expected {wanted}, got {seen}")
             if not _signed(state, got):
                 raise AssertionError("the signature is of something else")
             if outcome != "executed" and got.observation != "error " + outcome:
                 raise AssertionError("the observation does not say what happened")
+            if second:
+                _refuses_what_is_over(step, got.state, text)
 
 
 @alternative(of="test_step")
@@ -425,6 +436,7 @@ def compares_with_the_package(step):
                 texts = [texts[0], " " + texts[1] + "!", texts[1], "put", texts[0], texts[2]]
                 for text in texts:
                     if states[1].over:
+                        _refuses_what_is_over(step, states[0], text)
                         break
                     a, b = step(states[0], text), known(states[1], text)
                     assert mine == theirs and replace(a, reason="", state=None) == replace(b, reason="", state=None)

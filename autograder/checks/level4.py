@@ -3,9 +3,12 @@
 Objects of the course (actions, states, records) are built beside the student's function by autograder/inside/drivers.py.
 """
 
+import ast
 import hashlib
 import hmac
+import inspect
 import json
+import linecache
 import math
 
 import torch
@@ -680,10 +683,12 @@ def nothing_after_the_end(step, draw):
 
 
 # ---------------------------------------------------------------- 4.7 test_step
-# The functions that a student's test is given. Each is self-contained, because only its source travels.
+# The functions that a student's test is given. Each is self-contained, because only its source travels. The wrong ones take their
+# steps themselves: a test that watches the package's step learns nothing of them.
 
 
-def plain_step(state, text):
+def _stepped(state, text, hole=""):
+    """A right step, or one with a hole of choice; `written` makes of it the function that a test is given."""
     from dataclasses import replace
 
     from course.accounting.budget import Cost, admit
@@ -692,36 +697,104 @@ def plain_step(state, text):
     from course.envs.signatures import sign_result
     from course.language.actions import Malformed
 
-    if state.over:
+    if state.over and hole != "goes_on_after_the_end":
         raise ValueError("state must be of a running episode")
     world = state.world
     action = world.grammar.decode(text)
-    after, cost, ends, broke = replace(state, waiting=None), None, False, False
+    if hole == "repairs_what_is_malformed":
+        if isinstance(action, Malformed) and isinstance(text, str):
+            inner = text[text.find("{") : text.rfind("}") + 1]
+            for repaired in (text.strip(), inner, text.strip(".!? "), text.lower(), " ".join(text.split())):
+                if not isinstance(world.grammar.decode(repaired), Malformed):
+                    text, action = repaired, world.grammar.decode(repaired)
+                    break
+    after, cost, result, broke = replace(state, waiting=None), None, None, False
     if isinstance(action, Malformed):
         outcome = "malformed"
     else:
         decision = authorize(action, world.grants)
-        if isinstance(decision, Deny):
+        tool = world.tools[action.tool]
+        bound = tool.bound(state.inner, action.arguments)
+        if isinstance(decision, Deny) and hole != "runs_what_is_denied":
             outcome = "denied"
-        elif isinstance(decision, Ask):
+        elif isinstance(decision, Ask) and hole != "asks_nobody":
             outcome, after = "waiting", replace(after, waiting=action)
-        elif not admit(world.tools[action.tool].bound(state.inner, action.arguments), state.spent, world.budget):
-            outcome = "refused"
+        elif hole == "checks_the_budget_afterwards":
+            result = tool.run(state.inner, action.arguments)
+            outcome = "executed" if admit(result.cost, state.spent, world.budget) else "refused"
+        elif hole == "compares_totals":
+            outcome = "executed" if sum((state.spent + bound).values()) <= sum(world.budget.values()) else "refused"
         else:
-            outcome = "executed"
-            result = world.tools[action.tool].run(state.inner, action.arguments)
+            outcome = "executed" if admit(bound, state.spent, world.budget) else "refused"
+        if outcome == "executed":
+            if result is None:
+                result = tool.run(state.inner, action.arguments)
+            if hole == "runs_it_twice" and not result.ends:
+                tool.run(state.inner, action.arguments)
             after = replace(after, inner=result.inner, facts=(*state.facts, dict(result.facts)))
-            observation, cost, ends = result.observation, result.cost, result.ends
-    if cost is None:
+            observation, cost = result.observation, result.cost
+    count, ends = state.step + 1, outcome == "executed" and result.ends
+    if outcome != "executed":
         observation = "error " + outcome
         broke = not admit(world.idle_cost, state.spent, world.budget)
         cost = Cost() if broke else world.idle_cost
-    truncated = not ends and (broke or state.step + 1 >= world.max_actions)
+        if hole == "refuses_for_free" and outcome == "refused":
+            cost = Cost()
+        if hole == "does_not_count_what_failed":
+            count, broke = state.step, False
+    truncated = not ends and (broke or count >= world.max_actions)
+    over = ends or truncated
+    if hole == "a_cut_is_an_end":
+        ends, truncated = over, False
     payload = {"outcome": outcome, "observation": observation, "cost": cost.to_json()}
-    signature = sign_result(state.key, state.episode, state.step, payload)
-    after = replace(after, step=state.step + 1, spent=state.spent + cost, over=ends or truncated)
+    signature = sign_result(state.key, state.episode, 0 if hole == "signs_without_the_step" else state.step, payload)
+    after = replace(after, step=count, spent=state.spent + cost, over=over)
     shown = text if isinstance(text, str) else text.decode("utf-8", "replace")
     return Transition(after, shown, action, outcome, observation, cost, ends, truncated, signature)
+
+
+class _OneHole(ast.NodeTransformer):
+    """The source of a function for one hole: what is for others is cut out, and no name tells which it is."""
+
+    def __init__(self, hole):
+        self.hole = hole
+
+    def visit_Compare(self, node):
+        if isinstance(node.left, ast.Name) and node.left.id == "hole":
+            same = node.comparators[0].value == self.hole
+            return ast.Constant(same is isinstance(node.ops[0], ast.Eq))
+        return node
+
+    def visit_BoolOp(self, node):
+        self.generic_visit(node)
+        neutral = isinstance(node.op, ast.And)
+        values = [v for v in node.values if not (isinstance(v, ast.Constant) and v.value is neutral)]
+        fixed = [v for v in values if isinstance(v, ast.Constant) and v.value is not neutral]
+        return fixed[0] if fixed else values[0] if len(values) == 1 else ast.BoolOp(node.op, values)
+
+    def visit_If(self, node):
+        self.generic_visit(node)
+        return (node.body if node.test.value else node.orelse) if isinstance(node.test, ast.Constant) else node
+
+    def visit_IfExp(self, node):
+        self.generic_visit(node)
+        return (node.body if node.test.value else node.orelse) if isinstance(node.test, ast.Constant) else node
+
+
+def written(name, hole=""):
+    """A function with its own source: that is all that travels."""
+    tree = ast.parse(inspect.getsource(_stepped)).body[0]
+    tree = ast.fix_missing_locations(_OneHole(hole).visit(tree))
+    tree.name, tree.args.defaults, tree.args.args = name, [], tree.args.args[:2]
+    tree.body = tree.body[1:]  # the docstring
+    source, file = ast.unparse(tree) + "\n", f"<{name}>"
+    namespace = {"__name__": __name__}
+    exec(compile(source, file, "exec"), namespace)
+    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+    return namespace[name]
+
+
+plain_step = written("plain_step")
 
 
 def guarded_step(state, text):
@@ -775,7 +848,17 @@ def package_step(state, text):
     return package(state, text)
 
 
-RIGHT = (plain_step, guarded_step, package_step)
+def touched_step(state, text):
+    """What it returns is not the object that the package gave it."""
+    from dataclasses import replace
+
+    from course.envs.kernel import step as package
+
+    t = package(state, text)
+    return replace(t, reason="x", latency_ms=2.5)
+
+
+RIGHT = (plain_step, guarded_step, touched_step, package_step)
 
 
 def does_nothing(state, text):
@@ -789,53 +872,9 @@ def does_nothing(state, text):
     return Transition(after, text, action, "executed", "done", Cost(), False, False, "0" * 64)
 
 
-def checks_the_budget_afterwards(state, text):
-    from dataclasses import replace
-
-    from course.accounting.budget import Cost
-    from course.envs.kernel import step as package
-    from course.envs.signatures import sign_result
-    from course.language.actions import Action
-
-    roomy = replace(
-        state.world, budget=state.world.budget + Cost(**{name: 10**9 for name in ("calls", "compute", *state.world.budget)})
-    )
-    tight = package(state, text)
-    if tight.outcome != "refused" or not isinstance(tight.action, Action):
-        return tight
-    loose = package(replace(state, world=roomy, episode=state.episode), text)
-    if loose.state.spent.fits(state.world.budget):
-        after = replace(loose.state, world=state.world)
-        return replace(loose, state=after, signature=sign_result(state.key, state.episode, state.step, loose.payload))
-    return tight
-
-
-def refuses_for_free(state, text):
-    from dataclasses import replace
-
-    from course.accounting.budget import Cost
-    from course.envs.kernel import step as package
-    from course.envs.signatures import sign_result
-
-    t = package(state, text)
-    if t.outcome != "refused":
-        return t
-    t = replace(t, cost=Cost(), state=replace(t.state, spent=state.spent))
-    return replace(t, signature=sign_result(state.key, state.episode, state.step, t.payload))
-
-
-def runs_what_is_denied(state, text):
-    from dataclasses import replace
-
-    from course.envs.authorisation import Grant
-    from course.envs.kernel import step as package
-
-    t = package(state, text)
-    if t.outcome != "denied":
-        return t
-    world = replace(state.world, grants={**state.world.grants, t.action.tool: Grant("allow")})
-    t = package(replace(state, world=world), text)
-    return replace(t, state=replace(t.state, world=state.world))
+checks_the_budget_afterwards = written("checks_the_budget_afterwards", "checks_the_budget_afterwards")
+refuses_for_free = written("refuses_for_free", "refuses_for_free")
+runs_what_is_denied = written("runs_what_is_denied", "runs_what_is_denied")
 
 
 @invariant("L4.02", points=1, anchor=True)
@@ -853,7 +892,7 @@ def the_test_finds_a_denied_action_that_runs(test_step, draw):
 @invariant("L4.09", points=1)
 def the_test_finds_a_budget_checked_afterwards(test_step, draw):
     """Your test finds the function that runs first and looks at the budget afterwards, at the real cost."""
-    expect_verdicts(test_step, draw, RIGHT[1:], [checks_the_budget_afterwards])
+    expect_verdicts(test_step, draw, RIGHT[1:3], [checks_the_budget_afterwards])
 
 
 @invariant("L4.02", points=1)

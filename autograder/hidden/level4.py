@@ -313,77 +313,14 @@ def a_step_can_be_taken_again(step, draw):
 # ---------------------------------------------------------------- planted faults of the bug hunt
 
 
-def repairs_what_is_malformed(state, text):
-    from course.envs.kernel import step as package
-    from course.language.actions import Malformed
-
-    grammar = state.world.grammar
-    if isinstance(grammar.decode(text), Malformed) and isinstance(text, str):
-        start, stop = text.find("{"), text.rfind("}")
-        for repaired in (text.strip(), text[start : stop + 1], text.strip(".!? "), text.lower(), " ".join(text.split())):
-            if not isinstance(grammar.decode(repaired), Malformed):
-                return package(state, repaired)
-    return package(state, text)
-
-
-def asks_nobody(state, text):
-    from dataclasses import replace
-
-    from course.envs.authorisation import Grant
-    from course.envs.kernel import step as package
-
-    grants = {tool: Grant("allow", grant.arguments) for tool, grant in state.world.grants.items()}
-    t = package(replace(state, world=replace(state.world, grants=grants)), text)
-    return replace(t, state=replace(t.state, world=state.world))
-
-
-def signs_without_the_step(state, text):
-    from dataclasses import replace
-
-    from course.envs.kernel import step as package
-    from course.envs.signatures import sign_result
-
-    t = package(state, text)
-    return replace(t, signature=sign_result(state.key, state.episode, 0, t.payload))
-
-
-def runs_it_twice(state, text):
-    from course.envs.kernel import step as package
-
-    t = package(state, text)
-    if t.outcome == "executed" and not t.terminated:
-        state.world.tools[t.action.tool].run(state.inner, t.action.arguments)
-    return t
-
-
-def compares_totals(state, text):
-    from dataclasses import replace
-
-    from course.accounting.budget import Cost
-    from course.envs.kernel import step as package
-    from course.envs.signatures import sign_result
-
-    t = package(state, text)
-    if t.outcome != "refused":
-        return t
-    bound = state.world.tools[t.action.tool].bound(state.inner, t.action.arguments)
-    if sum((state.spent + bound).values()) > sum(state.world.budget.values()):
-        return t
-    large = Cost(**{name: 10**9 for name in {*bound, *state.spent, *state.world.budget, *state.world.idle_cost}})
-    t = package(replace(state, world=replace(state.world, budget=large)), text)
-    t = replace(t, state=replace(t.state, world=state.world))
-    return replace(t, signature=sign_result(state.key, state.episode, state.step, t.payload))
-
-
-def does_not_count_what_failed(state, text):
-    from dataclasses import replace
-
-    from course.envs.kernel import step as package
-
-    t = package(state, text)
-    if t.outcome == "executed":
-        return t
-    return replace(t, truncated=False, state=replace(t.state, step=state.step, over=False))
+repairs_what_is_malformed = visible.written("repairs_what_is_malformed", "repairs_what_is_malformed")
+asks_nobody = visible.written("asks_nobody", "asks_nobody")
+signs_without_the_step = visible.written("signs_without_the_step", "signs_without_the_step")
+runs_it_twice = visible.written("runs_it_twice", "runs_it_twice")
+compares_totals = visible.written("compares_totals", "compares_totals")
+does_not_count_what_failed = visible.written("does_not_count_what_failed", "does_not_count_what_failed")
+a_cut_is_an_end = visible.written("a_cut_is_an_end", "a_cut_is_an_end")
+goes_on_after_the_end = visible.written("goes_on_after_the_end", "goes_on_after_the_end")
 
 
 @invariant("L4.02", points=1, hidden=True)
@@ -395,7 +332,7 @@ def the_test_finds_a_repaired_text(test_step, draw):
 @invariant("L4.03", points=1, hidden=True)
 def the_test_finds_an_unasked_user(test_step, draw):
     """Your test finds the function that runs at once what should wait for a confirmation."""
-    expect_verdicts(test_step, draw, visible.RIGHT[1:], [asks_nobody])
+    expect_verdicts(test_step, draw, visible.RIGHT[1:3], [asks_nobody])
 
 
 @invariant("L4.04", points=1, hidden=True)
@@ -407,7 +344,7 @@ def the_test_finds_a_signature_without_a_step(test_step, draw):
 @invariant("L4.02", points=1, hidden=True)
 def the_test_finds_a_second_run(test_step, draw):
     """Your test finds the function that runs a tool twice, as a retry does: side effects happen twice."""
-    expect_verdicts(test_step, draw, visible.RIGHT[1:], [runs_it_twice])
+    expect_verdicts(test_step, draw, visible.RIGHT[1:3], [runs_it_twice])
 
 
 @invariant("L4.09", points=1, hidden=True)
@@ -419,7 +356,19 @@ def the_test_finds_a_total(test_step, draw):
 @invariant("L4.02", points=1, hidden=True)
 def the_test_finds_steps_that_do_not_count(test_step, draw):
     """Your test finds the function in which what was not executed does not count as a step, so that the episode need not end."""
-    expect_verdicts(test_step, draw, visible.RIGHT[1:], [does_not_count_what_failed])
+    expect_verdicts(test_step, draw, visible.RIGHT[1:3], [does_not_count_what_failed])
+
+
+@invariant("L4.02", points=1, hidden=True)
+def the_test_finds_a_cut_that_is_an_end(test_step, draw):
+    """Your test finds the function that reports an episode that was cut off as one that came to its end."""
+    expect_verdicts(test_step, draw, visible.RIGHT[:2], [a_cut_is_an_end])
+
+
+@invariant("L4.02", points=1, hidden=True)
+def the_test_finds_a_step_after_the_end(test_step, draw):
+    """Your test finds the function that takes a step of an episode that is over: a ValueError is right there."""
+    expect_verdicts(test_step, draw, visible.RIGHT[1:3], [goes_on_after_the_end])
 
 
 # ---------------------------------------------------------------- records

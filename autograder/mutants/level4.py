@@ -891,6 +891,47 @@ def without_a_budget(step):
         assert (after.outcome, len(ran)) == (outcome, runs)
 
 
+@mutant(of="test_step", kills="L4.02")
+def no_ends(step):
+    """This looks like a test that never looks at terminated, truncated and over: a cut-off called an end goes unseen."""
+    from autograder.alternatives.level4 import spies_on_the_tools
+
+    def blind(state, text):
+        if state.over:
+            raise ValueError("over")
+        after = step(state, text)
+        ends = after.outcome == "executed" and state.world.tools[after.action.tool].schema.tool == "end"
+        broke = after.outcome != "executed" and not admit(state.world.idle_cost, state.spent, state.world.budget)
+        cut = not ends and (broke or after.state.step >= state.world.max_actions)
+        return replace(after, terminated=ends, truncated=cut, state=replace(after.state, over=ends or cut))
+
+    spies_on_the_tools(blind)
+
+
+@mutant(of="test_step", kills=("L4.02", "L4.03", "L4.04", "L4.09"))
+def watches_the_package(step):
+    """This looks like a test that watches whether the package's step is called: what a function does must be compared, not how."""
+    from autograder.alternatives.level4 import _begin, _spy
+    from course.envs import kernel
+
+    known, given, ran = kernel.step, [], []
+    world = _spy(ran)
+
+    def watched(state, text):
+        given.append(known(state, text))
+        return given[-1]
+
+    kernel.step = watched
+    try:
+        for text in (_put(world), "?"):
+            given.clear()
+            after = step(_begin(world), text)
+            assert not given or any(after is one for one in given), "it changes what the package says"
+    finally:
+        kernel.step = known
+    assert ran, "nothing was run"
+
+
 # ---------------------------------------------------------------- 4.8 trajectory_mask
 
 

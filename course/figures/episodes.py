@@ -273,5 +273,5 @@ def credit_by_turn(weights: Mapping[str, Sequence[float | int]], lengths: Sequen
         )
     panel.set_xticks(range(len(lengths)), [f"action {i + 1}\n{n} tokens" for i, n in enumerate(lengths)])
     label(panel, x="", y="norm of its part of the gradient")
-    panel.legend(frameon=False)
+    figure.legend(loc="outside lower center", ncols=len(weights), frameon=False)
     return figure

@@ -23,7 +23,7 @@
 # - bring a cloned policy to solve tasks by online RL, and report success by horizon, with and without tools, sampled, greedy and best-of-N;
 # - replay an episode from its record, and name what changed if it can't be replayed.
 #
-# **You need** levels 0 to 3. **Time** about 9 hours of work. {{measured}}
+# **You need** levels 0 to 3. **Time** about 9 hours: five for the exercises, the rest for the experiments and the questions. {{measured}}
 #
 # A card's "not allowed here" names functions, of the package or of a library, that would solve the exercise for you.
 
@@ -63,6 +63,9 @@ from course.language.stamp import canonical_json
 # | assistant | `calc 3 * 4` | `1 2` |
 # | assistant | `submit 1 2` | the end; hidden tests decide |
 #
+# This is the *compact* grammar, words with one space between them, in which a small policy can speak: a number is its digits, apart, so `1 2` is 12. Exercises 4.1 and 4.2 take the same
+# actions as JSON, as large models write them.
+#
 # So an episode is a conversation. The assistant's turns are sampled, the tool's are not, and in every turn something can go wrong that isn't an error
 # of your program: a model writes *any* text.
 
@@ -84,7 +87,7 @@ print(example, "·", example.to_json())
 #     {"arguments":{"answer":12},"tool":"submit","version":1}
 #
 # `version` is that of the schema. The map is **partial**: an action that its schema does not allow has no text, and asking for one is an error of the
-# caller. And one action has one text, in whatever order its arguments were given.
+# caller. Equal actions have equal texts.
 
 # %% ng="solution:encode_action"
 def encode_action(action):
@@ -109,9 +112,9 @@ def encode_action(action):
 check(encode_action)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> Two equal actions were built with their arguments in another order. What does <code>json.dumps</code>
-# write for each? </details>
-# <details><summary>Hint 2: where to look</summary> <code>canonical_json</code> sorts keys at every depth. <code>action.arguments</code> is a
+# <details><summary>Hint 1: a question</summary> Which actions does no schema allow? Where does the version come from, if a schema gets a second one
+# next year? </details>
+# <details><summary>Hint 2: where to look</summary> <code>canonical_json</code> writes every value in one way. <code>action.arguments</code> is a
 # read-only mapping: make a <code>dict</code> of it. </details>
 # <details><summary>Hint 3: almost code</summary> Find the schema by name or raise; raise if <code>schema.problem(...)</code> is not None; return
 # <code>canonical_json({...})</code> with three keys. </details>
@@ -134,14 +137,14 @@ check(encode_action)
 # - an unknown tool, another version, arguments that the schema does not allow. `true` is not 1, `1.0` is not 1, `"1"` is not 1;
 # - brackets nested so deep that the reader raises `RecursionError`, integers of thousands of digits, bytes that are not UTF-8.
 #
-# `reason` is for people (any non-empty text). `tool` is the tool that the object names, if it is an object that names a known one, otherwise `None`: the
+# `Malformed.text` is the text, as a `str` (for bytes, `text.decode("utf-8", "replace")`). `reason` is for people (any non-empty text). `tool` is the tool that the object names, if it is an object that names a known one, otherwise `None`: the
 # valid-action rate of each tool is computed from it.
 
 # %% ng="solution:decode_action"
 def decode_action(text):
     """The action that a text encodes.
 
-    text      str, or bytes that should be UTF-8: anything at all
+    text      any str, or any bytes (they should be UTF-8)
     returns   Action over SCHEMAS, or Malformed(text, reason, tool); never raises
     """
     ### BEGIN SOLUTION
@@ -191,12 +194,12 @@ check(decode_action)
 #
 # A policy early in training, or one under attack, writes rubbish; a policy late in training writes *almost* right calls. We draw random bytes, and
 # valid calls with a few characters changed, and give them to *your* decoder. Nothing may be raised and nothing may become an action by accident.
-# A mutated call may well be another valid call (`3` became `8`): that is no accident of the parser, and it is counted apart.
+# A mutated call may well be another valid call (`3` became `8`): that is no accident of the parser. But what is read as an action must be JSON, and that is asserted.
 #
 # **Predict before you run:** which share of calls with *one* changed character is still a valid call? Which tool's calls break most easily?
 
 # %%
-prediction_a = ""  # for example "one in ten; calc"
+prediction_a = ""  # for example "one in ten; submit"
 
 # %% tags=["experiment"]
 import random
@@ -238,8 +241,9 @@ for changes in tqdm(CHANGES, desc="mutations"):
     hits = {tool: [0, 0] for tool in still}
     for _ in range(N_TEXTS // len(CHANGES)):
         action = some_action()
-        got = decode_action(mutated(encode_action(action), changes))
-        assert isinstance(got, (Action, Malformed))
+        damaged = mutated(encode_action(action), changes)
+        got = decode_action(damaged)
+        assert isinstance(got, Malformed) or json.loads(damaged)["tool"] == got.tool
         hits[action.tool][0] += isinstance(got, Action)
         hits[action.tool][1] += 1
     for tool, (valid, tried) in hits.items():
@@ -323,7 +327,8 @@ check(authorize)
 #
 # $$\mathrm{sig}=\text{HMAC-SHA-256}\big(\text{key},\ \text{canonical JSON of }\{\texttt{episode},\texttt{payload},\texttt{step}\}\big).$$
 #
-# Episode and step are inside, or a true result of one step could be shown again at another. Canonical JSON has one text per value, so that equal
+# Episode and step are inside, or a true result of one step could be shown again at another. (Which action was answered is not in it: the record says
+# that, and a replay finds a record that lies.) Canonical JSON has one text per value, so that equal
 # payloads have equal signatures and fields can't run into each other: episode `"a"` and step 12 is not episode `"a1"` and step 2.
 
 # %% ng="solution:sign_result"
@@ -394,10 +399,10 @@ check(verify_result)
 #
 # | stage | question | if not |
 # |---|---|---|
-# | **read** | is it an action of `state.world.grammar`? | `"malformed"` |
+# | **read** | `state.world.grammar.decode(text)`: an `Action`, or a `Malformed` as in 4.2? | `"malformed"` |
 # | **permit** | `authorize(action, state.world.grants)` | `"denied"`, or `"waiting"` for a confirmation |
 # | **admit** | `admit(bound, spent, budget)`: would its *worst case* still fit, in **every** component? | `"refused"` |
-# | **run** | `tool.run(state.inner, action.arguments)` | |
+# | **run** | `tool.run(state.inner, action.arguments)` | then the outcome is `"executed"` |
 #
 # A cost is a vector with names, `Cost(calls=1, compute=3)`. Budgets bind because the question is asked before the run: what an action will really cost is known
 # afterwards, and then it is too late.
@@ -408,7 +413,8 @@ check(verify_result)
 #
 # **The new state** has `step` one higher, `spent` plus the cost, and `over` if the episode has ended. Where the tool ran it also has the result's
 # `inner`, and the result's `facts` (as a dict) added to the tuple `facts`. `waiting` is the action if it waits, otherwise `None`: an action that waits is
-# withdrawn by the next one, whatever that is. If not even `idle_cost` can be admitted, the cost is `Cost()` and the episode is truncated.
+# withdrawn by the next one, whatever that is. If not even `idle_cost` can be admitted, the cost is `Cost()` and the episode is truncated; outcome and
+# observation stay the same. An action that must wait is not asked for its budget: the stages come in this order. `Transition.text` is a `str`, also where bytes came.
 #
 # **Ends:** `terminated` if the result has `ends`; otherwise `truncated` if the new `step` reaches `world.max_actions` (or as above). Level 2 said why
 # the two must not be mixed up. **The signature** is that of `transition.payload` for `state.episode` and `state.step` *before* the step, under `state.key`.
@@ -478,7 +484,9 @@ check(step)
 # an action that should wait, or one that is denied; repair a malformed text; leave the step out of the signature; do not count a refused action as a step; run
 # a tool twice; or report a cut-off as an end.
 #
-# Right ones may differ in `reason` and `latency_ms`. Build your own worlds (below is a start): a tool that **writes down** what it ran is the trick,
+# The compact grammar of this world writes an action as words with one space between them, and a number digit by digit: `add 3`; `add 3 3` is 33. Malformed are `add 03`, `add  3`, `please add 3`.
+#
+# Run `test_step(step)` on your own `step` first: it must pass. Right ones may differ in `reason`, in `latency_ms`, and in the `text` that they keep of a malformed action. Build your own worlds (below is a start): a tool that **writes down** what it ran is the trick,
 # because a result that was thrown away leaves no other trace. Your test meets many implementations, so keep it under two seconds.
 
 # %% ng="locked:toy_world"
@@ -688,7 +696,7 @@ check(cloning_loss)
 #
 # Credit for tokens or for actions is a choice and part of the algorithm. With one advantage per action and summed losses both give the same gradient
 # as long as no ratio has moved. With a *mean* over each action's tokens they part: every token of a long argument then learns less than the one
-# token of a short one. And once policies differ, a product of many small ratios is clipped where no single token is.
+# token of a short one. And once policies differ, a product of many ratios that are each a little above 1 is clipped where no single token is.
 
 # %% ng="solution:action_logprob"
 def action_logprob(token_logprobs, action_spans):
@@ -764,8 +772,8 @@ pictures.credit_by_turn(
 
 # %% tags=["experiment"]
 say(
-    f"**What came out.** The gradients of the weights differ by a relative {same:.1e} between summed tokens and macro-actions, which is rounding; the one with means points "
-    f"elsewhere (cosine {other:.3f}). Actions of {min(lengths)} and {max(lengths)} tokens: with sums the gradient on the log-probabilities grows with the root of the length, with means it "
+    f"**What came out.** The gradients of the weights differ by a relative {same:.1e} between summed tokens and macro-actions, which is rounding; the one with means "
+    f"has a cosine of {other:.3f} with them. Actions of {min(lengths)} and {max(lengths)} tokens: with sums the gradient on the log-probabilities grows with the root of the length, with means it "
     f"shrinks with it. You predicted: {prediction_b or 'nothing'}."
 )
 
@@ -786,10 +794,10 @@ say(
 # $$r=\alpha\ \text{ if every hidden test holds},\qquad r=0\ \text{ otherwise},\qquad\alpha=10 .$$
 #
 # `task.hidden["tests"]` is a list of `{"equals": integer}`, at least one (a task without tests would pass every answer: `ValueError`). The evidence must
-# not quote them: it goes into a record that a policy's data pipeline may see.
+# not tell anything about them in its `reason` (for one wrong answer it is the same whatever the tests want): it goes into a record that a policy's data pipeline may see.
 #
 # **Reading.** An optional minus sign (a space behind it is allowed), then digits 0 to 9, together or with *one* space between them, at most 18 of them: `12`, `1 2`, `-7`,
-# `- 7`. A number has one form: no leading 0 (but `0` itself), no `-0`, no plus, no point, no other white space. `int()` is too kind: it takes `1_2`, ` 12 ` and the digits of
+# `- 7` (this world never asks for a negative number; other tasks do). A number has one form: no leading 0 (but `0` itself), no `-0`, no plus, no point, no other white space. `int()` is too kind: it takes `1_2`, ` 12 ` and the digits of
 # other scripts.
 
 # %% ng="solution:verify_answer"
@@ -870,19 +878,21 @@ training_contract = task_contract(world, observations=shown, hidden=("shelf", "t
 other_contract = task_contract(task_world(with_tools=False), observations=shown, hidden=("tests",))
 say(
     f"Split by family and time: {len(by_family)} leaks. The same tasks dealt out row by row: **{len(by_row)}** leaks, for instance *{by_row[0]}*.\n\n"
-    "And an evaluation in another environment than that of training is another experiment. Here is what differs between this level's world and one without tools, if nobody is told "
-    "that the shelf is hidden:\n\n" + "\n".join(f"- `{d.field}`: {str(d.training)[:60]} → {str(d.evaluation)[:60]}" for d in contract_differences(training_contract, other_contract))
+    "And an evaluation in another environment than that of training is another experiment. Here is what differs between this level's world and one without tools, and whose contract forgets to "
+    "list the shelf as hidden:\n\n" + "\n".join(f"- `{d.field}`: {str(d.training)[:60]} → {str(d.evaluation)[:60]}" for d in contract_differences(training_contract, other_contract))
 )
 
 # %% [markdown]
 # ### Experiment C · Cloning an expert with a habit
 #
 # The demonstrations come from a script that solves the tasks, with 15 % random slips, and with a **habit**: asked for a difference, it adds in two of three cases.
-# Random slips alone would be no problem, for the *most likely* action would be right everywhere: choose greedily and you are done, no RL needed. A habit makes the
+# Random slips alone would be no problem, because the *most likely* action would be right everywhere: choose greedily and you are done, no RL needed. A habit makes the
 # most likely action wrong. The demonstrated tasks have one or two operands; the held-out tasks that everything below is measured on have two, on shelves that no
 # training has seen.
 #
 # *Your* `cloning_loss` trains the policy on these episodes; *your* `step` runs its own; *your* `verify_answer` decides.
+#
+# A third of the tasks with two operands ask for a difference.
 #
 # **Predict before you run:** success of the clone on held-out tasks, sampled and greedy. Which share of its actions is valid, before and after cloning?
 
@@ -923,7 +933,7 @@ def measured(policy, *, temperature=1.0, world=world, tasks=None):
 
 
 policy = blank_policy(SEED)
-before = measured(policy)
+before, before_greedy = measured(policy), measured(policy, temperature=0.0)
 losses = [
     s.loss
     for s in tqdm(
@@ -940,7 +950,7 @@ figure, (left, right) = style.canvas(
 left.plot(losses, color=style.BLUE)
 style.label(left, x="step of cloning", y="your cloning loss, nats per action token")
 names = ("valid actions", "success, sampled", "success, greedy")
-right.bar([0, 1, 2], [before.valid, before.success, 0.0], width=0.38, color=style.GREY, hatch="//", edgecolor="white", label="before")
+right.bar([0, 1, 2], [before.valid, before.success, before_greedy.success], width=0.38, color=style.GREY, hatch="//", edgecolor="white", label="before")
 right.bar([0.4, 1.4, 2.4], [cloned.valid, cloned.success, cloned_greedy.success], width=0.38, color=style.BLUE, label="after cloning")
 right.axhline(expert, color=style.ORANGE, linestyle="--", label="success of the expert")
 right.set_xticks([0.2, 1.2, 2.2], names)
@@ -968,8 +978,8 @@ say(
 
 # %% [markdown]
 # **What the figure cannot show:** that cloning is bad. It taught a network of a hundred thousand weights a grammar, four roles and a sequence of calls in seconds, and without it RL
-# would start from a policy whose actions are never valid, so that no reward ever comes. What cloning can't do is better than its demonstrations where they
-# agree with each other.
+# would start from a policy whose actions are hardly ever valid and whose episodes never succeed, so that no reward comes. Cloning averages out slips, which differ; it copies a
+# habit, which repeats.
 
 # %% [markdown]
 # ### Experiment D · Online RL over several turns
@@ -978,7 +988,7 @@ say(
 # task eight episodes are played in the environment, every action token gets its episode's advantage, and observations carry no loss. Nothing tells the policy which action was
 # the mistake.
 #
-# **Predict before you run:** greedy and sampled success after training? Which of the two moves first? And what happens to tasks of *one*
+# **Predict before you run:** greedy and sampled success after eight steps, and at the end? And what happens to tasks of *one*
 # operand, which the clone can do and RL never asks for, and of *three*, which nobody ever showed?
 
 # %%
@@ -1085,7 +1095,7 @@ for name, checkpoint in (("cloned", clone_kept), ("after RL", policy)):
     }
 pictures.shares(
     {name: {setting: (round(share * len(few)), len(few)) for setting, share in row.items()} for name, row in table.items()},
-    title=f"Without its tools the trained policy solves {table['after RL']['no tools, sampled']:.0%}; consensus lifts the clone to {table['cloned']['tools, consensus of 8']:.0%}",
+    title=f"Without its tools the trained policy solves {table['after RL']['no tools, sampled']:.0%}; the clone {table['cloned']['tools, sampled']:.0%}, by consensus of 8 {table['cloned']['tools, consensus of 8']:.0%}",
     x="", y="share of held-out tasks solved", counts=False,
 )  # fmt: skip
 
@@ -1097,7 +1107,7 @@ say(
 )  # fmt: skip
 
 # %% [markdown]
-# **What the figure cannot show:** a policy that was *trained* without tools. Taking tools away changes the law of its observations (`error denied` was rare in training), so this is
+# **What the figure cannot show:** a policy that was *trained* without tools. Taking tools away changes the law of its observations (`error denied` never came in training), so this is
 # an evaluation under another contract, and says little about what the same compute could reach without tools. Consensus helps only where the right answer is the most frequent one: a
 # habit that is wrong most of the time is wrong by majority, too.
 
@@ -1140,6 +1150,8 @@ say(
 )  # fmt: skip
 
 # %% [markdown]
+# A call whose first word was damaged belongs to no tool: its share is not in the figure, and success pays for it.
+#
 # **What the figure cannot show:** faults that leave a valid action: `calc 3 * 4` whose numbers changed places is counted as valid, and so is `calc 3 4` without its operator, which reads as 34.
 # Nor does it show a policy that was *trained* with faults, which could learn to ask twice.
 
@@ -1213,11 +1225,12 @@ say(
 # names. If every bit is the same, the record is the whole truth about the episode. If not, the report says what differs, and there is an order in it:
 #
 # 1. **Versions first.** What the record names must be there under that name, *and be it*: a folder named by a stamp may hold other weights by now. Differences found here
-#    have the field `"policy"`, `"tokenizer"`, `"serializer"`, `"environment"`, `"grader"` or `"task"`. If there is one, nothing is run: an episode of another policy that happens to
-#    agree proves nothing, and one that doesn't is no news.
+#    have the field `"policy"`, `"tokenizer"`, `"serializer"` (both are the policy's, and can be compared only if it is there), `"environment"`, `"grader"` (whether the archive has it under this name) or `"task"`
+#    (its digest, or its public part `record.task`). If there is one, nothing is run: a replay with other versions proves nothing if it
+#    agrees, and tells nothing new if it doesn't.
 # 2. **Then play it again**, in its own row of a batch of the recorded shape. Sums of floating-point numbers depend on the shape of a batch; the shape is part of the record.
 # 3. **Compare exactly.** Fields `"tokens"`, `"logprobs"` (no tolerance), `"observations"` (texts of the steps), `"hashes"` (`observation_hash` and `result_hash` of the steps) and
-#    `"reward"`: those that differ are named, and only those. Whatever else differs (`content_hash` covers all but wall-clock times) makes the report unequal under a name of your choice.
+#    `"reward"`: those that differ are named, and only those. Whatever else differs (the property `content_hash` covers all but wall-clock times) makes the report unequal under a name of your choice.
 #
 # What you work with:
 #
@@ -1348,12 +1361,12 @@ cases = {
 }
 with torch.no_grad():
     archive.policy(stamp).model.norm.weight[0] += 1e-6
-cases["a weight nudged"] = replay(one, archive=Archive.open(folder / "archive")), replay(one, archive=archive)
+cases["a weight nudged, in memory"] = replay(one, archive=archive)
 say(
     f"Your replay: **{sum(r.equal for r in own_reports)} of {len(own_reports)}** equal bit for bit. The fresh process: *{(fresh.stdout or fresh.stderr).strip()[-200:]}*.\n\n"
     "| what was changed | the report names |\n|---|---|\n"
     + "\n".join(
-        f"| {name} | {', '.join(d.field for d in (report[1] if isinstance(report, tuple) else report).differences) or 'nothing'} |"
+        f"| {name} | {', '.join(d.field for d in report.differences) or 'nothing'} |"
         for name, report in cases.items()
     )
 )
@@ -1379,8 +1392,8 @@ with Store(folder / "episodes.sqlite") as store:
 # %% [markdown]
 # **What this cannot show:** replay across machines. Another processor or another version of a library adds in another order, and then the log-probabilities
 # differ in the last bits and sooner or later a token. "Bit for bit" is a promise about declared hardware and versions. For live websites and other people's programs there is not
-# even that; there one archives enough to tell a change of the policy from a drift of the world. And a chain of hashes does not stop somebody who rewrites the *whole* file: keep its
-# last value elsewhere.
+# even that; there one archives enough to tell a change of the policy from a drift of the world. And a chain of hashes does not stop somebody who rewrites everything from some row to the
+# end: keep its last value elsewhere.
 
 # %% [markdown]
 # ### The evidence, over five seeds
@@ -1419,7 +1432,10 @@ rows = []
 for kind in ("fresh", "stale"):
     for when in ("before", "after"):
         looked = [mean_of(run[when][kind][str(price)] for run in priced_runs) for price in prices]
-        rows.append(f"| {kind} note, {'cloned' if when == 'before' else 'after RL'} | " + " | ".join(f"{x:.2f}" for x in looked) + " |")
+        spans = [(min(run[when][kind][str(p)] for run in priced_runs), max(run[when][kind][str(p)] for run in priced_runs)) for p in prices]
+        rows.append(
+            f"| {kind} note, {'cloned' if when == 'before' else 'after RL'} | " + " | ".join(f"{x:.2f} ({a:.2f} to {b:.2f})" for x, (a, b) in zip(looked, spans)) + " |"
+        )
 slopes = [run["after"]["stale"][str(prices[0])] - run["after"]["stale"][str(prices[-1])] for run in priced_runs]
 fall = bootstrap_mean(slopes, level=0.95, seed=0)
 say(
@@ -1430,11 +1446,13 @@ say(
     f"| success, greedy | | {mean_of(of('clone greedy')):.0%} | **{mean_of(of('trained greedy')):.0%}** |\n"
     f"| success, greedy, without tools | | {mean_of(of('clone greedy without tools')):.0%} | {mean_of(of('trained greedy without tools')):.0%} |\n"
     f"| at least one of 8 tries right | | {mean_of(o['best_of']['clone']['8'] for o in outcomes):.0%} | {mean_of(o['best_of']['trained']['8'] for o in outcomes):.0%} |\n\n"
-    "Looks per task where looking has a price:\n\n| | " + " | ".join(f"price {p}" for p in prices) + " |\n|---|" + "---|" * len(prices) + "\n" + "\n".join(rows)
+    "Looks per task where looking has a price, mean (and range) over seeds:\n\n| | " + " | ".join(f"price {p}" for p in prices) + " |\n|---|" + "---|" * len(prices) + "\n" + "\n".join(rows)
     + f"\n\nFrom price {prices[0]} to {prices[-1]}, looks at a stale note fall by {fall.mean:.2f} [{fall.low:.2f}, {fall.high:.2f}] after RL (95 % bootstrap interval over seeds)."
 )  # fmt: skip
 
 # %% [markdown]
+# The means of the price table hide runs: some stopped looking altogether where looking still paid a little. When a choice has died out in all eight episodes of a group, no advantage brings it back.
+#
 # **What it cannot show:** other tasks, other networks, or which part of the recipe is needed. "At least one of 8 right" is what a *perfect* selector could reach with the clone, and no user has one. It says that the right action is
 # within the clone's reach; RL makes it the likely one.
 
