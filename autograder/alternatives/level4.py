@@ -104,7 +104,7 @@ def decoded_with_pairs(text):
     try:
         top = json.loads(text, object_pairs_hook=Pairs)
     except RecursionError:
-        return Malformed(text[:100], "too deep")
+        return Malformed(text, "too deep")
     except ValueError as error:
         return Malformed(text, f"no JSON: {error}")
     if type(top) is not Pairs:
@@ -137,7 +137,7 @@ def decoded_without_recursion(text):
         depth += (character in "[{") - (character in "]}")
         most = max(most, depth)
     if most > 60 or len(text) > 2000:
-        return Malformed(text[:200], "too long or too deep")
+        return Malformed(text[:5000], "too long or too deep")
     return JsonGrammar(SCHEMAS).decode(text)
 
 
@@ -175,11 +175,24 @@ def authorized_from_the_strictest(action, grants):
 def signed_by_hand(key, episode, step, payload):
     if len(key) < 16:
         raise ValueError("too short a key")
+
+    def has_text_keys(value):
+        if isinstance(value, dict):
+            return all(isinstance(k, str) and has_text_keys(v) for k, v in value.items())
+        if isinstance(value, (list, tuple)):
+            return all(map(has_text_keys, value))
+        return value is None or isinstance(value, (str, int, float))
+
+    if not has_text_keys(payload):
+        raise ValueError("no JSON text")
     message = json.dumps(
         {"step": step, "episode": episode, "payload": payload},
         sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False,
     )  # fmt: skip
-    return hmac.digest(key, message.encode(), "sha256").hex()
+    try:
+        return hmac.digest(key, message.encode(), "sha256").hex()
+    except UnicodeEncodeError as error:
+        raise ValueError("a lone surrogate") from error
 
 
 @alternative(of="sign_result")
@@ -239,7 +252,7 @@ def stepped_in_order(state, text):
             if all(state.spent[name] + worst[name] <= world.budget[name] for name in worst):
                 result = tool.run(state.inner, action.arguments)
                 outcome, observation, cost, ends = "executed", result.observation, result.cost, result.ends
-                new |= {"inner": result.inner, "facts": state.facts + (result.facts,)}
+                new |= {"inner": result.inner, "facts": state.facts + (dict(result.facts),)}
             else:
                 outcome = "refused"
     broke = False
@@ -575,6 +588,8 @@ def replayed_by_a_table(record, *, archive):
     changed = [
         Difference(k, then[k], now[k]) for k in now if now[k] != then[k] and not (gone and k in ("tokenizer", "serializer"))
     ]
+    if task is not None and dict(record.task) != task.public():
+        changed.append(Difference("task", dict(record.task), task.public()))
     if changed:
         return ReplayReport(False, tuple(changed), record.episode)
     play = Play(task, record.environment_seed, record.sampling_seed, record.noise_episode)
@@ -595,6 +610,8 @@ def replayed_by_a_table(record, *, archive):
 @alternative(of="replay")
 def replayed_field_by_field(record, *, archive):
     found, policy = [], archive.policy(record.versions.policy)
+    if policy is None:
+        found += [Difference(name, getattr(record.versions, name), None) for name in ("tokenizer", "serializer")]
     if policy is None or policy.stamp(record.temperature) != record.versions.policy:
         found.append(Difference("policy", record.versions.policy, "another one"))
     if policy is not None:
@@ -607,7 +624,7 @@ def replayed_field_by_field(record, *, archive):
     if archive.grader(record.versions.grader) is None:
         found.append(Difference("grader", record.versions.grader, None))
     task = archive.task(record.task_digest)
-    if task is None or task.digest() != record.task_digest:
+    if task is None or task.digest() != record.task_digest or task.public() != dict(record.task):
         found.append(Difference("task", record.task_digest, "another one"))
     if found:
         return ReplayReport(False, tuple(found))
@@ -628,16 +645,17 @@ def replayed_field_by_field(record, *, archive):
     for name in sorted(set(old) | set(new)):
         if old[name] != new[name]:
             if name == "steps":
-                pairs = list(zip(old[name], new[name]))
-                if any(a["observation"] != b["observation"] for a, b in pairs):
+                pairs, lost = list(zip(old[name], new[name])), len(old[name]) != len(new[name])
+                if lost or any(a["observation"] != b["observation"] for a, b in pairs):
                     found.append(Difference("observations", None, None))
-                if any(a[k] != b[k] for a, b in pairs for k in ("observation_hash", "result_hash")):
+                if lost or any(a[k] != b[k] for a, b in pairs for k in ("observation_hash", "result_hash")):
                     found.append(Difference("hashes", None, None))
                 found.append(Difference("steps", None, None))
             elif name == "encoded":
                 found.append(Difference("tokens", old[name]["tokens"], new[name]["tokens"]))
             elif name == "evidence":
-                found.append(Difference("reward", old[name]["reward"], new[name]["reward"]))
+                same = old[name]["reward"] == new[name]["reward"]
+                found.append(Difference("evidence" if same else "reward", old[name]["reward"], new[name]["reward"]))
             else:
                 found.append(Difference(name, old[name], new[name]))
     return ReplayReport(not found, tuple(found))

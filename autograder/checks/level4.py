@@ -21,7 +21,7 @@ from course.language.serializer import ChatSerializer
 from course.language.transcript import StopReason, Transcript, Turn
 from course.rollout.record import Layout, Record, Step, Versions, text_hash
 
-GRAMMARS = ("JsonGrammar", "CompactGrammar", "three_tools", "grammar")
+GRAMMARS = ("JsonGrammar", "CompactGrammar", "three_tools", "grammar", "_JSON")
 
 EXERCISES = (
     Exercise("encode_action", "4.1", "The text of an action", 10, 1, GRAMMARS),
@@ -29,12 +29,12 @@ EXERCISES = (
     Exercise("authorize", "4.3", "Parsing is not permission", 15, 2),
     Exercise("sign_result", "4.4", "Who said that?", 15, 2),
     Exercise("verify_result", "4.5", "Narrated, edited, replayed", 15, 2),
-    Exercise("step", "4.6", "One step of an environment", 60, 5, ("confirm", "_admitted", "_answered", "_closed")),
+    Exercise("step", "4.6", "One step of an environment", 60, 5, ("confirm", "_admitted", "_answered", "_closed", "faulty_step")),
     Exercise("test_step", "4.7", "Bug hunt: a sandbox with holes", 35, 4),
-    Exercise("trajectory_mask", "4.8", "Whose tokens are these?", 15, 2, ("action_mask",)),
+    Exercise("trajectory_mask", "4.8", "Whose tokens are these?", 15, 2, ("action_mask", "Episodes", "_turns")),
     Exercise("cloning_loss", "4.9", "Imitate the actions only", 20, 3, ("sft_loss",)),
     Exercise("action_logprob", "4.10", "An action as one choice", 15, 2, ("action_credit_loss", "action_sums")),
-    Exercise("verify_answer", "4.11", "A reward with its evidence", 15, 2, ("run_verifier", "parse_answer")),
+    Exercise("verify_answer", "4.11", "A reward with its evidence", 15, 2, ("run_verifier", "parse_answer", "grade", "grade_net")),
     Exercise("replay", "4.12", "Exit: bit for bit", 60, 5, ("replay_many", "changed_versions", "differences", "PARTS")),
 )
 
@@ -149,6 +149,12 @@ def expect_malformed(answer, what, tool=...):
         differ(f"the tool in Malformed for {what}", repr(tool), repr(answer["tool"]))
 
 
+def expect_kept(answer, text):
+    """Malformed keeps the text that was given."""
+    if answer["text"] != text:
+        differ(f"the text in Malformed for {short(text)}", repr(text), repr(answer["text"]))
+
+
 def told(answer):
     """An answer of a driver in words."""
     if not isinstance(answer, dict) or "kind" not in answer:
@@ -261,7 +267,7 @@ def arguments_fit_the_schema(decode_action, draw):
 
 @invariant("L4.01", points=1)
 def nothing_is_repaired(decode_action, draw):
-    """A fence, a sentence around the object, a second object, single quotes, a comma too many: Malformed, whatever was meant."""
+    """A fence, a sentence around the object, a second object, single quotes, a comma too many: Malformed, with the text as it was."""
     good = text_of(*random_action(draw, draw.choice(("look", "submit"))))
     texts = [
         f"```json\n{good}\n```", f"I will now call {good}", f"{good} done", good + good, f"[{good}]", good.replace('"', "'"),
@@ -270,6 +276,7 @@ def nothing_is_repaired(decode_action, draw):
     ]  # fmt: skip
     for text, answer in zip(texts, decode_action.through("decode_texts", texts)):
         expect_malformed(answer, short(text) or "the empty text")
+        expect_kept(answer, text)
 
 
 @invariant("L4.01", points=1)
@@ -528,6 +535,8 @@ def taken(spec, state, deed, approved=False):
     units = action[1].get("amount", 1) if action else 0
     if outcome == "executed":
         bound, real = ({name: rate * units for name, rate in rates.items()} for rates in spec["paid"][action[0]])
+        extra = spec.get("inner_bound", {}).get(action[0], {})
+        bound = plus(bound, {name: rate * state["inner"] for name, rate in extra.items()})
         if not within(plus(state["spent"], bound), spec["budget"]):
             outcome = "refused"
     after = dict(state, step=state["step"] + 1, waiting=None)
@@ -642,12 +651,15 @@ def an_action_that_waits(step, draw):
 
 @invariant("L4.09", points=1)
 def refused_before_it_runs(step, draw):
-    """If what is spent and the worst case together exceed the budget nothing runs; what fits exactly is run."""
+    """If what is spent and the worst case of this inner state together exceed the budget nothing runs; what fits exactly is run."""
     for grammar in ("json", "compact"):
         left = draw.number(5, 30)
         spec = world(draw, grammar=grammar, budget={"calls": 9, "compute": 1 + 3 * left, "disk": 4})
         for amount in (left, left + 1, 2, 99):
             check_step(step, spec, [], act(spec, "add", amount=amount))
+        for inner in (left, left + 1):  # the worst case of a look grows with the inner state
+            spec = world(draw, grammar=grammar, seed=3, inner_bound={"look": {"disk": 1}}, budget={"calls": 9, "compute": 999, "disk": left + 2})
+            check_step(step, spec, [act(spec, "add", amount=inner - 3)], act(spec, "look", key="bee"))
 
 
 @invariant("L4.04", points=1)
@@ -1168,6 +1180,7 @@ def nothing_to_read(verify_answer, draw):
 
 VERSIONS = ("policy", "tokenizer", "serializer", "environment", "grader", "task")
 CONTENT = ("tokens", "logprobs", "observations", "hashes", "reward")
+OTHER = "other"
 
 
 def recorded(draw, **fields):
@@ -1195,7 +1208,10 @@ def busiest(records):
 
 
 def expect_reports(replay, spec, cases):
-    """(what, row, edits, changes, names): names are those that must be among the differences; of the others in the list none may."""
+    """(what, row, edits, changes, names): names are those that must be among the differences; of the others in the list none may.
+
+    OTHER: unequal, by a name that is none of these; None: unequal, by any name.
+    """
     answers = replay.through("replays", spec, [(row, edits, changes) for _, row, edits, changes, _ in cases])
     for (what, _, _, changes, names), answer in zip(cases, answers):
         if not isinstance(answer, dict) or "equal" not in answer:
@@ -1205,7 +1221,9 @@ def expect_reports(replay, spec, cases):
             differ(f"equal in the report on {what}", wanted, answer["equal"])
         if names is None:  # a difference that has no name of its own
             continue
-        named = {name for name in answer["fields"] if name in (*VERSIONS, *CONTENT)}
+        names = () if names == OTHER else names
+        free = ("tokenizer", "serializer") if "policy missing" in changes else ()  # they went with it
+        named = {name for name in answer["fields"] if name in (*VERSIONS, *CONTENT) and name not in free}
         if named != set(names):
             differ(f"the differences of {what}", ", ".join(names) or "none", ", ".join(answer["fields"]) or "none")
         changed = bool(set(names) & set(VERSIONS))

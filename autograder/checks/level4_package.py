@@ -251,8 +251,9 @@ def a_record_keeps_every_action(collect_episodes, draw):
     policy, outcomes = tiny_policy(draw.number(0, 1000)), set()
     world, tasks, records = _collected(collect_episodes, draw, policy)
     for task, record, texts in zip(tasks, records, CHANNEL):
-        state, _ = reset(world, task, record.environment_seed, runtime_key(KEY, record.environment_seed))
-        expect(record.episode == state.episode, "episode").true("the digest of world, task and seed")
+        seed = record.environment_seed
+        state, _ = reset(world, task, seed, runtime_key(KEY, seed), record.attempt)
+        expect(record.episode == state.episode, "episode").true("the digest of world, task, seed and attempt")
         spans = [(s.start, s.stop) for s in record.encoded.spans if s.kind == "sampled"]
         expect(len(record.steps) == len(spans), "steps of a record").true(f"one for each of {len(spans)} sampled turns")
         total = Cost()

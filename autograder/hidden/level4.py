@@ -77,6 +77,29 @@ def texts_that_break_readers(decode_action, draw):
 
 
 @invariant("L4.01", points=1, hidden=True)
+def white_space_and_endless_numbers(decode_action, draw):
+    """Only blank, tab and line ends are JSON's white space; integers of 5000 digits are Malformed; the text stays as it was."""
+    good = text_of(*visible.random_action(draw))
+    spaces = ("\f", "\v", "\u00a0", "\u2003", "\x85", "\u2028", "\x1c")
+    texts = [text for space in spaces for text in (space + good, good + space, good.replace(" ", space))]
+    for text in draw.shuffled(texts):
+        answer = decode_action.through("decode_texts", [text])[0]
+        visible.expect_malformed(answer, visible.short(repr(text)))
+        visible.expect_kept(answer, text)
+    nines = "9" * 5000  # Python's reader raises ValueError above 4300 digits, and no JSONDecodeError
+    texts = [
+        '{"arguments":{"answer":' + nines + '},"tool":"submit","version":1}', nines, "-" + nines, f"[{nines}]",
+        '{"arguments":{"answer":7},"tool":"submit","version":' + nines + "}",
+    ]  # fmt: skip
+    for text, answer in zip(texts, decode_action.through("decode_texts", texts)):
+        visible.expect_malformed(answer, visible.short(text))
+    texts = [good[:-1] + f', "{visible.short(good).count("a")}": "' + "é" * draw.number(900, 1000) + '"}', "[" * 4000, good[1:]]
+    for text, answer in zip(texts, decode_action.through("decode_texts", texts)):
+        visible.expect_malformed(answer, visible.short(text))
+        visible.expect_kept(answer, text)
+
+
+@invariant("L4.01", points=1, hidden=True)
 def bytes_are_utf_8(decode_action, draw):
     """Bytes are read as UTF-8; what is not UTF-8 is Malformed, although a reader that guesses could make sense of it."""
     tool, arguments = "calc", {"expression": "ü + 1"}
@@ -168,6 +191,10 @@ def parts_do_not_run_together(sign_result, draw):
     expect(float(len(set(found))), "the number of different signatures").equals(float(len(rows) * 6))
     for payload in (math.nan, {"cost": math.inf}):
         visible.expect_refusal(lambda: sign_result(key, "a", step, payload), f"sign_result of the payload {payload}")
+    odd = ("a key that is no text", "such a key further in", "a set", "bytes", "a lone surrogate")
+    for what, answer in zip(odd, sign_result.through("sign_odd", key, odd)):
+        if not isinstance(answer, dict) or answer.get("error") != "ValueError":
+            raise CheckFailed(f"sign_result of a payload that is or holds {what}: expected a ValueError, got {visible.told(answer)}")
 
 
 def random_key(draw):
@@ -193,10 +220,11 @@ def all_of_the_signature(verify_result, draw):
 
 @invariant("L4.04", points=1, hidden=True)
 def a_signature_of_any_kind(verify_result, draw):
-    """Letters beyond ASCII, a lone surrogate, None, a number, bytes or a list in its place: False, and never an exception."""
+    """Letters beyond ASCII, None, a number, a list, the true digits as bytes or behind an object: False, and never an exception."""
     key, payload = random_key(draw), visible.random_payload(draw)
     true = visible.signed(key, "a", 1, payload)
-    forged = ("é" * 64, "\ud800", None, 0, int(true, 16), bytes.fromhex(true), [true], {"signature": true}, True)
+    forged = ("é" * 64, "\ud800", None, 0, int(true, 16), bytes.fromhex(true), true.encode(), [true], {"signature": true}, True)
+    forged += ({"an object whose text is": true}, {"an object whose text is": "?"})
     cases = [(f"a signature that is {visible.short(repr(s))}", (key, "a", 1, payload, s), False) for s in forged]
     cases.append(("the true signature", (key, "a", 1, payload, true), True))
     cases.append(("a payload that has no JSON text", (key, "a", 1, {"cost": math.nan}, true), False))
@@ -235,7 +263,7 @@ def whole_episodes_stay_within(step, draw):
             "stop": ("allow", {}),
         }
         budget = {"calls": draw.number(6, 14), "compute": draw.number(100, 300), "disk": draw.number(3, 9)}
-        spec = visible.world(draw, grants=grants, budget=budget, max_actions=draw.number(6, 12))
+        spec = visible.world(draw, grants=grants, budget=budget, max_actions=draw.number(6, 12), inner_bound={"look": {"compute": 1}})
         deeds = [visible.random_act(draw, spec) for _ in range(10)] + [visible.act(spec, "stop")] * 3
         happened = step.through("episode", spec, [text for text, _ in deeds])
         state = visible.beginning(spec)
@@ -248,6 +276,21 @@ def whole_episodes_stay_within(step, draw):
                 expect(float(value), f"what is spent of {name} after {number + 1} actions").at_most(float(budget.get(name, 0)))
             if wanted["over"]:
                 break
+
+
+@invariant("L4.02", points=1, hidden=True)
+def facts_stay_as_they_were(step, draw):
+    """state.facts is a tuple of dicts of its own: what the tool writes into its dict at the next run does not reach the earlier ones."""
+    spec = visible.world(draw, seed=draw.number(0, 1000))
+    deeds = [visible.act(spec, "add", amount=draw.number(1, 9)), visible.act(spec, "look", key="ant"), ("?", None)]
+    deeds += [visible.act(spec, "add", amount=draw.number(1, 9)), visible.act(spec, "send", words="a"), visible.act(spec, "stop")]
+    happened = step.through("episode", spec, [text for text, _ in deeds])
+    state = visible.beginning(spec)
+    for number, deed in enumerate(deeds):
+        wanted, state = visible.taken(spec, state, deed)
+        if number >= len(happened):
+            raise CheckFailed(f"an episode: expected an action {number + 1}, got an end after {len(happened)}")
+        visible.expect_step(happened[number], wanted, deed[0])
 
 
 @invariant("L4.02", points=1, hidden=True)
@@ -479,11 +522,17 @@ def nothing_else_is_read(action_logprob, draw):
 
 @invariant("L4.10", points=1, hidden=True)
 def no_action_and_no_token(action_logprob, draw):
-    """No spans give a tensor of no entries; an action without tokens has log-probability 0; actions may follow without a gap."""
+    """No spans give a tensor of no entries; an action without tokens has log-probability 0; the dtype is that of the tokens."""
     logprobs = -draw.uniform(9, low=0.01, high=2.0)
     none = action_logprob(logprobs, [])
     if not isinstance(none, torch.Tensor) or tuple(none.shape) != (0,):
         raise CheckFailed(f"the log-probabilities of no action: expected a tensor of shape (0,), got {visible.short(none)}")
+    for dtype in (torch.float32, torch.float64):
+        for spans in ([], [(1, 3), (4, 9)]):
+            got = action_logprob(logprobs.to(dtype), spans)
+            if not isinstance(got, torch.Tensor) or got.dtype != dtype:
+                told = f"{got.dtype}" if isinstance(got, torch.Tensor) else type(got).__name__
+                raise CheckFailed(f"the log-probabilities of {len(spans)} actions: expected a tensor of {dtype}, got {told}")
     at = draw.number(2, 6)
     got = action_logprob(logprobs, [(1, at), (at, at), (at, 10)])
     expect(got[1], "the log-probability of an action without tokens").equals(0.0)
@@ -511,7 +560,7 @@ def impossible_and_very_unlikely(action_logprob, draw):
 
 @invariant("L4.12", points=1, hidden=True)
 def numbers_have_one_form(verify_answer, draw):
-    """Leading zeros, -0, two spaces, signs, points, exponents, other scripts' digits: read as nothing, though int() takes some."""
+    """18 digits are read, 19 are not; nor leading zeros, -0, two spaces, signs, points, exponents, other scripts' digits."""
     value = draw.number(10, 99)
     a, b = str(value)
     texts = [
@@ -522,6 +571,11 @@ def numbers_have_one_form(verify_answer, draw):
     cases = [(task(value), text, None, "wrong") for text in texts]
     cases += [(task(0), text, None, "wrong") for text in ("-0", "- 0", "00", "0 0", "")]
     cases += [(task(value), str(value), value, "right"), (task(value), f"{a} {b}", value, "right")]
+    large = draw.number(10**17, 10**18)  # 18 digits, and no more
+    for text, number in ((str(large), large), (" ".join(str(large)), large), (f"-{large}", -large), (f"- {large}", -large)):
+        cases += [(task(number), text, number, "right"), (task(number + 1), text, number, "wrong")]
+        longer = number * 10 + (7 if number > 0 else -7)
+        cases += [(task(longer), text + "7", None, "wrong"), (task(longer), text + " 7", None, "wrong")]
     visible.expect_evidence(verify_answer, draw.shuffled(cases))
 
 
@@ -545,7 +599,7 @@ def every_hidden_test(verify_answer, draw):
 
 @invariant("L4.12", points=1, hidden=True)
 def evidence_quotes_no_test(verify_answer, draw):
-    """Nothing in the evidence tells what the hidden test wants: it goes into the record."""
+    """Nothing in the evidence tells what the hidden test wants: a wrong answer has the same evidence under any tests."""
     values = [draw.number(10**6, 10**7) for _ in range(4)]
     answers = ("17", None, "no number", "- 3")
     found = verify_answer.through("evidence", [(task(value), answer) for value, answer in zip(values, answers)])
@@ -553,6 +607,12 @@ def evidence_quotes_no_test(verify_answer, draw):
     for value, got in zip(values, found):
         if str(value) in json.dumps(got):
             raise CheckFailed("verify_answer: expected evidence without the hidden test's value, got one that tells it")
+    given = draw.number(100, 1000)
+    for answer in (str(given), f"- {given}", "words", None):
+        others = [task(given + 1), task(given + 500), task(given * 1000), task(-given - 3), task(given - 90, given + 7, given)]
+        found = verify_answer.through("evidence", [(fields, answer) for fields in others])
+        if any(one != found[0] for one in found):
+            raise CheckFailed(f"verify_answer of {answer!r}: expected one evidence whatever the failed tests want, got different ones")
 
 
 # ---------------------------------------------------------------- replay
@@ -576,6 +636,7 @@ def all_versions_at_once(replay, draw):
         ("a record whose archive has no policy", row, [], ["policy missing"], ("policy",)),
         ("a record whose archive has no task", row, [], ["task missing"], ("task",)),
         ("a record whose archive has neither grader nor task", row, [], ["task missing", "grader missing"], ("task", "grader")),
+        ("a record with another public task", row, [("task", {**records[row].task, "prompt": "stop"})], [], ("task",)),
         # a difference in the record is not looked for where a version has changed
         ("an edited record of another environment", row, [("reward",)], ["environment changed"], ("environment",)),
     ]
@@ -590,6 +651,8 @@ def in_its_own_row(replay, draw):
         cases = [(f"row {row} of 4", row, [], [], ()) for row in range(4)]
         row, at = visible.busiest(records)
         cases.append(("a record with another result of a tool", row, [("hashes", at, "f" * 64)], [], ("hashes",)))
+        lost = ("tokens", "logprobs", "observations", "hashes")
+        cases.append(("a record without its last turn", row, [("shorter",)], [], lost))
         visible.expect_reports(replay, spec, cases)
 
 
@@ -616,6 +679,8 @@ def nothing_is_left_out(replay, draw):
         ("cost", len(record.steps) - 1, {}), ("episode", "0" * 64),
     ]  # fmt: skip
     cases = [(f"a record with another {edit[0]}", row, [edit], [], None) for edit in edits]
+    same = [("cost", at, {"calls": 3}), ("evidence_reason", "another reason")]
+    cases += [(f"a record with another {edit[0]}", row, [edit], [], visible.OTHER) for edit in same]
     visible.expect_reports(replay, spec, draw.shuffled(cases))
 
 

@@ -72,8 +72,31 @@ def decide(authorize: Callable, cases: Sequence[tuple[tuple[str, dict] | str, di
     return each(authorize, inputs)
 
 
+class Worded:
+    """What no JSON text and no text is, although str() of it looks like one."""
+
+    def __init__(self, words: str):
+        self.words = words
+
+    def __str__(self) -> str:
+        return self.words
+
+    __repr__ = __str__
+
+
 def verify(verify_result: Callable, cases: Sequence[tuple]) -> list[Any]:
-    return each(verify_result, cases)
+    """A case is (key, episode, step, payload, signature); {"an object whose text is": words} for an object with that str()."""
+    marked = "an object whose text is"
+    return each(verify_result, [(*rest, Worded(s[marked]) if isinstance(s, dict) and marked in s else s) for *rest, s in cases])
+
+
+def sign_odd(sign_result: Callable, key: bytes, names: Sequence[str]) -> list[Any]:
+    """Payloads that have no JSON text of their own, by name."""
+    payloads = {
+        "a key that is no text": {1: "a"}, "such a key further in": {"rows": [{None: 1}]}, "a set": {"rows": {1, 2}},
+        "bytes": b"1", "a lone surrogate": ["\ud800"],
+    }  # fmt: skip
+    return each(sign_result, [(key, "a", 1, payloads[name]) for name in names])
 
 
 # ---------------------------------------------------------------- steps
@@ -93,8 +116,10 @@ def workshop(spec: Mapping[str, Any], ran: list) -> World:
 
     spec: grammar ("json" or "compact"), grants {tool: (mode, {argument: values})}, budget, reset_cost, idle_cost (dicts),
     max_actions, values {key: number}, paid {tool: (bound, real cost)}, each a dict of costs per unit: of the amount for add, of 1 for
-    the others.
+    the others. inner_bound {tool: costs per unit of the inner state}, on top of the bound.
+    All results share one dict of facts, which the next run writes over.
     """
+    facts: dict[str, Any] = {}
     grammar = (JsonGrammar if spec["grammar"] == "json" else CompactGrammar)(SCHEMAS)
 
     def price(rates: Mapping[str, float], arguments: Mapping[str, Any]) -> Cost:
@@ -107,10 +132,12 @@ def workshop(spec: Mapping[str, Any], ran: list) -> World:
             ran.append([schema.tool, dict(arguments), inner])
             after = inner + arguments.get("amount", 0)
             said = {"add": str(after), "look": str(spec["values"].get(arguments.get("key"))), "send": "sent", "stop": "done"}
-            facts = {"tool": schema.tool, "inner": after}
+            facts.update(tool=schema.tool, inner=after)
             return Result(said[schema.tool], after, price(real, arguments), facts, ends=schema.tool == "stop")
 
-        return Tool(schema, run, lambda inner, arguments: price(bound, arguments))
+        extra = spec.get("inner_bound", {}).get(schema.tool, {})
+        more = lambda inner: Cost(**{name: rate * inner for name, rate in extra.items()})  # noqa: E731
+        return Tool(schema, run, lambda inner, arguments: price(bound, arguments) + more(inner))
 
     return World(
         "workshop", grammar, {schema.tool: tool(schema) for schema in SCHEMAS}, grants_of(spec["grants"]),
@@ -136,8 +163,14 @@ def what_happened(transition: Transition, ran: list) -> dict[str, Any]:
         "terminated": plain(transition.terminated), "truncated": plain(transition.truncated),
         "signature": plain(transition.signature),
         "step": plain(state.step), "spent": plain(state.spent), "inner": plain(state.inner), "waiting": plain(state.waiting),
-        "facts": plain(state.facts), "over": plain(state.over), "episode": plain(state.episode), "ran": plain(ran),
+        "facts": facts_of(state), "over": plain(state.over), "episode": plain(state.episode), "ran": plain(ran),
     }  # fmt: skip
+
+
+def facts_of(state: State) -> Any:
+    """A tuple of dicts, or the name of what is there instead."""
+    wrong = {type(f).__name__ for f in state.facts if type(f) is not dict} if type(state.facts) is tuple else {"no tuple"}
+    return {"kind": ", ".join(sorted(wrong))} if wrong else plain(state.facts)
 
 
 def one_step(step: Callable, spec: Mapping[str, Any], before: Sequence[str | bool], text: str | bytes) -> dict[str, Any]:
@@ -303,6 +336,15 @@ def edited(record: Any, edits: Sequence[tuple]) -> Any:
             right = record.reward == 0
             new = replace(record.evidence, reward=10.0 if right else 0.0, decision="right" if right else "wrong")
             record = replace(record, evidence=new)
+        elif what == "evidence_reason":
+            record = replace(record, evidence=replace(record.evidence, reason=where[0]))
+        elif what == "shorter":  # without the last turn and what came of it
+            start, stop = record.steps[-1].span
+            turn = next(span.turn_index for span in record.encoded.spans if span.start == start and span.kind == "sampled")
+            spans = tuple(span for span in record.encoded.spans if span.turn_index < turn - 1)
+            encoded = Encoded(record.tokens[: spans[-1].stop], spans, record.encoded.stops[: turn - 1])
+            logprobs = record.logprobs[: len(record.logprobs) - (stop - start)]
+            record = replace(record, encoded=encoded, logprobs=logprobs, steps=record.steps[:-1])
         elif what in ("cost", "signature", "reason"):
             record = with_step(where[0], **{what: where[1]})
         elif what in ("tokenizer", "serializer", "policy", "environment"):

@@ -86,6 +86,9 @@ def _reading(text, *, hole=""):
                 text = text.decode()
             except UnicodeDecodeError:
                 return Malformed("bytes", "not UTF-8")
+    given = text
+    if hole == "strips":
+        text = text.strip()
     if hole == "repairs":
         text = text[text.find("{") : text.rfind("}") + 1] if "{" in text else text
     if hole == "quotes":
@@ -93,20 +96,21 @@ def _reading(text, *, hole=""):
 
     def pairs(found):
         if len(dict(found)) < len(found) and hole != "last key":
-            raise ValueError("twice")
+            raise json.JSONDecodeError("twice", "", 0)
         return dict(found)
 
     def constant(name):
-        raise ValueError(name)
+        raise json.JSONDecodeError(name, "", 0)
 
     errors = (ValueError,) if hole == "recursion" else (ValueError, RecursionError)
+    errors = (json.JSONDecodeError, RecursionError) if hole == "JSON errors" else errors
     try:
         if hole == "first object":
             data, _ = json.JSONDecoder(object_pairs_hook=pairs, parse_constant=constant).raw_decode(text.strip())
         else:
             data = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
     except errors:
-        return Malformed(text, "no JSON")
+        return Malformed("" if hole == "no text" else given, "no JSON")
     if hole == "any object":
         if data.get("tool") not in TOOLS:
             return Malformed(text, "no such tool")
@@ -211,6 +215,24 @@ def the_last_key_wins(text):
 def forgets_recursion(text):
     """This looks like ValueError being caught and RecursionError not: a few thousand brackets end the rollout."""
     return _reading(text, hole="recursion")
+
+
+@mutant(of="decode_action", kills="L4.01")
+def catches_json_errors_only(text):
+    """This looks like JSONDecodeError being caught and ValueError not: an integer of thousands of digits ends the rollout."""
+    return _reading(text, hole="JSON errors")
+
+
+@mutant(of="decode_action", kills="L4.01")
+def strips_any_space(text):
+    """This looks like strip() before reading: it takes form feeds and no-break spaces away, and JSON's white space has neither."""
+    return _reading(text, hole="strips")
+
+
+@mutant(of="decode_action", kills="L4.01")
+def loses_the_text(text):
+    """This looks like Malformed without the text that was given: what was malformed goes into the record as it was."""
+    return _reading(text, hole="no text")
 
 
 @mutant(of="decode_action", kills="L4.01")
@@ -408,7 +430,78 @@ def any_key_will_do(key, episode, step, payload):
     return _mac(key, canonical_json({"episode": episode, "payload": payload, "step": step}))
 
 
+@mutant(of="sign_result", kills="L4.04")
+def makes_keys_text(key, episode, step, payload):
+    """This looks like json.dumps alone: it writes the key 1 as "1", so that two payloads have one signature. Refuse such keys."""
+    _long_enough(key)
+    row = {"episode": episode, "payload": payload, "step": step}
+    try:
+        return hmac.new(key, json.dumps(row, **_CANONICAL).encode(), hashlib.sha256).hexdigest()
+    except TypeError as error:
+        raise ValueError("payload") from error
+
+
+_CANONICAL = {"sort_keys": True, "separators": (",", ":"), "ensure_ascii": False, "allow_nan": False}
+
+
+@mutant(of="sign_result", kills="L4.04")
+def raises_another_error(key, episode, step, payload):
+    """This looks like the TypeError of json.dumps let through: a payload without a JSON text is a ValueError."""
+    _long_enough(key)
+    if "key" not in _why_not(payload):
+        json.dumps(payload, **_CANONICAL)
+    return sign(key, episode, step, payload)
+
+
+@mutant(of="sign_result", kills="L4.04")
+def writes_sets_as_lists(key, episode, step, payload):
+    """This looks like json.dumps with default=: a set has no order and no JSON text, and is refused."""
+    try:
+        return sign(key, episode, step, payload)
+    except ValueError:
+        if len(key) < 16 or "set" not in _why_not(payload):
+            raise
+        row = {"episode": episode, "payload": payload, "step": step}
+        return _mac(key, json.dumps(row, default=list, sort_keys=True, separators=(",", ":")))
+
+
+def _why_not(payload):
+    try:
+        canonical_json(payload)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 # ---------------------------------------------------------------- 4.5 verify_result
+
+
+def _trusted(key, episode, step, payload, signature):
+    try:
+        return sign(key, episode, step, payload) == signature
+    except ValueError:
+        return False
+
+
+@mutant(of="verify_result", kills="L4.04")
+def raises_for_odd_payloads(key, episode, step, payload, signature):
+    """This looks like the ValueError of sign_result let through: a payload without a JSON text was never signed, so it is false."""
+    return isinstance(signature, str) and hmac.compare_digest(
+        sign(key, episode, step, payload).encode(), signature.encode("utf-8", "replace")
+    )
+
+
+@mutant(of="verify_result", kills="L4.04")
+def takes_bytes_too(key, episode, step, payload, signature):
+    """This looks like bytes being taken for a signature: it is a text, and has one form."""
+    signature = signature.decode("latin-1") if isinstance(signature, bytes) else signature
+    return isinstance(signature, str) and _trusted(key, episode, step, payload, signature)
+
+
+@mutant(of="verify_result", kills="L4.04")
+def compares_its_name(key, episode, step, payload, signature):
+    """This looks like str(...) around the signature: an object that writes itself like one is no signature."""
+    return _trusted(key, episode, step, payload, str(signature))
 
 
 @mutant(of="verify_result", kills="L4.04")
@@ -443,13 +536,13 @@ def trusts_a_prefix(key, episode, step, payload, signature):
 @mutant(of="verify_result", kills="L4.04")
 def any_step_will_do(key, episode, step, payload, signature):
     """This looks like the step being left out: true results of the episode's other steps pass."""
-    return any(sign(key, episode, k, payload) == signature for k in range(64))
+    return any(_trusted(key, episode, k, payload, signature) for k in range(64))
 
 
 @mutant(of="verify_result", kills="L4.04")
 def signs_another_episode(key, episode, step, payload, signature):
     """This looks like the episode being left out: true results of other episodes pass."""
-    return any(sign(key, e, step, payload) == signature for e in (episode, "a", "b"))
+    return any(_trusted(key, e, step, payload, signature) for e in (episode, "a", "b"))
 
 
 @mutant(of="verify_result", kills="L4.04")
@@ -473,7 +566,7 @@ def raises_for_odd_signatures(key, episode, step, payload, signature):
 def compares_observations(key, episode, step, payload, signature):
     """This looks like a part of the payload being checked: whatever was edited in it, the result is false."""
     payload = {**payload, "observation": ""} if isinstance(payload, dict) and "observation" in payload else payload
-    return sign(key, episode, step, payload) == signature
+    return _trusted(key, episode, step, payload, signature)
 
 
 # ---------------------------------------------------------------- 4.6 step
@@ -500,7 +593,7 @@ def _stepped(state, text, hole=""):
         if hole == "asks nobody" and isinstance(decision, Ask):
             decision = Allow()
         tool = world.tools[action.tool]
-        bound = tool.bound(state.inner, action.arguments)
+        bound = tool.bound(0 if hole == "bound at 0" else state.inner, action.arguments)
         fits = admit(bound, spent, world.budget)
         if hole == "bound alone":
             fits = bound.fits(world.budget)
@@ -531,6 +624,10 @@ def _stepped(state, text, hole=""):
                 tool.run(state.inner, action.arguments)
             result = result if hole == "afterwards" else tool.run(state.inner, action.arguments)
             facts = state.facts if hole == "no facts" else (*state.facts, dict(result.facts))
+            if hole == "the tool's dict":
+                facts = (*state.facts, result.facts)
+            elif hole == "a list of facts":
+                facts = list(facts)
             after = replace(after, inner=state.inner if hole == "same inner" else result.inner, facts=facts)
             observation, ends = result.observation, result.ends
             cost = bound if hole == "charges the bound" else result.cost
@@ -629,6 +726,18 @@ def runs_twice(state, text):
 def loses_the_facts(state, text):
     """This looks like the facts of the result being lost: the grader reads them from the state."""
     return _stepped(state, text, "no facts")
+
+
+@mutant(of="step", kills="L4.02")
+def keeps_the_tools_dict(state, text):
+    """This looks like the tool's own dict being kept as facts: the tool may write into it later. Keep a copy, dict(result.facts)."""
+    return _stepped(state, text, "the tool's dict")
+
+
+@mutant(of="step", kills="L4.02")
+def a_list_of_facts(state, text):
+    """This looks like a list of facts: state.facts is a tuple, so that nobody can add to an earlier state's."""
+    return _stepped(state, text, "a list of facts")
 
 
 @mutant(of="step", kills="L4.02")
@@ -737,6 +846,12 @@ def no_budget_at_all(state, text):
 def forgets_what_is_spent(state, text):
     """This looks like the bound alone being compared with the budget: what was spent before counts."""
     return _stepped(state, text, "bound alone")
+
+
+@mutant(of="step", kills="L4.09")
+def bound_of_another_state(state, text):
+    """This looks like a bound that is asked for another inner state: what an action may cost can depend on where the world is now."""
+    return _stepped(state, text, "bound at 0")
 
 
 @mutant(of="step", kills="L4.09")
@@ -1150,6 +1265,20 @@ def of_all_together(token_logprobs, action_spans):
 
 
 @mutant(of="action_logprob", kills="L4.10")
+def always_double(token_logprobs, action_spans):
+    """This looks like float64 whatever came in: the sums have the dtype of the token's log-probabilities."""
+    parts = [token_logprobs[a - 1 : b - 1].double().sum() for a, b in action_spans]
+    return torch.stack(parts) if parts else token_logprobs.double()[:0]
+
+
+@mutant(of="action_logprob", kills="L4.10")
+def nothing_in_another_type(token_logprobs, action_spans):
+    """This looks like torch.zeros(0) or torch.tensor([]) for no action: it has Python's default dtype, and not the input's."""
+    parts = [token_logprobs[a - 1 : b - 1].sum() for a, b in action_spans]
+    return torch.stack(parts) if parts else torch.zeros(0)
+
+
+@mutant(of="action_logprob", kills="L4.10")
 def starts_at_the_first_action(token_logprobs, action_spans):
     """This looks like everything between two actions being added as well: observations were not chosen by the policy."""
     edges = [a for a, _ in action_spans] + [action_spans[-1][1]]
@@ -1278,6 +1407,32 @@ def tells_the_expected_answer(task, answer):
 
 
 @mutant(of="verify_answer", kills="L4.12")
+def reads_nineteen_digits(task, answer):
+    """This looks like a number of any length being read: 18 digits are the most."""
+    parsed = _number(answer)
+    if parsed is None and answer is not None and re.fullmatch(r"(?:- ?)?[1-9](?: ?[0-9]){18,40}", answer):
+        parsed = int(answer.replace(" ", ""))
+    return _found(parsed, parsed is not None and all(parsed == wanted for wanted in _tests(task)))
+
+
+@mutant(of="verify_answer", kills="L4.12")
+def reads_five_digits_only(task, answer):
+    """This looks like short numbers being read only: up to 18 digits are a number."""
+    parsed = _number(answer)
+    parsed = None if parsed is not None and abs(parsed) > 99_999 else parsed
+    return _found(parsed, parsed is not None and all(parsed == wanted for wanted in _tests(task)))
+
+
+@mutant(of="verify_answer", kills="L4.12")
+def says_how_far_off(task, answer):
+    """This looks like a reason that depends on the tests: who may ask often finds the hidden answer by it."""
+    parsed = _number(answer)
+    right = parsed is not None and all(parsed == wanted for wanted in _tests(task))
+    found = _found(parsed, right)
+    return found if right or parsed is None else replace(found, reason="too high" if parsed > _tests(task)[0] else "too low")
+
+
+@mutant(of="verify_answer", kills="L4.12")
 def leading_zeros_are_fine(task, answer):
     """This looks like leading zeros being dropped: numbers have one form, or "0 0 7" is a second way to be right."""
     parsed = None
@@ -1306,6 +1461,8 @@ def _replayed(record, archive, hole=""):
             compare("serializer", v.serializer, policy.serializer.digest())
         compare("environment", v.environment, world and f"{world.name}@{world.version}")
         compare("task", record.task_digest, task and task.digest())
+        if task is not None and hole != "digest only":
+            compare("task", dict(record.task), task.public())
         compare("grader", v.grader, v.grader if grader else None)
     if hole == "first version":
         found = found[:1]
@@ -1320,7 +1477,14 @@ def _replayed(record, archive, hole=""):
         max_action_tokens=record.max_action_tokens, temperature=1.0 if hole == "temperature" else record.temperature,
         rows=record.layout.rows, columns=record.layout.columns, **({} if hole == "key" else {"key": archive.key}),
     )[0][record.layout.row]  # fmt: skip
+    if hole == "common part":
+        cut = min(len(record.steps), len(again.steps))
+        again = replace(again, encoded=record.encoded, logprobs=again.logprobs[: len(record.logprobs)], steps=again.steps[:cut])
     compare("tokens", record.tokens, again.tokens)
+    if hole == "evidence is reward":
+        compare("reward", record.evidence, again.evidence)
+    if hole == "costs are hashes":
+        compare("hashes", [dict(s.cost) for s in record.steps], [dict(s.cost) for s in again.steps])
     if hole != "tokens only":
         numbers = zip(record.logprobs, again.logprobs)
         same = all(abs(a - b) < 1e-4 for a, b in numbers) if hole == "tolerance" else record.logprobs == again.logprobs
@@ -1420,6 +1584,30 @@ def leaves_the_hashes_out(record, *, archive):
 def five_things_only(record, *, archive):
     """This looks like five fields being compared and no others: costs, signatures and the ending are in the content hash too."""
     return _replayed(record, archive, "five things")
+
+
+@mutant(of="replay", kills="L4.14")
+def believes_the_public_task(record, *, archive):
+    """This looks like the record's public task not being compared with the archive's: another prompt stands in it, and nobody says so."""
+    return _replayed(record, archive, "digest only")
+
+
+@mutant(of="replay", kills="L4.14")
+def compares_the_common_part(record, *, archive):
+    """This looks like a comparison of as much as both have: a record that lost its last turn is another one."""
+    return _replayed(record, archive, "common part")
+
+
+@mutant(of="replay", kills="L4.14")
+def evidence_for_reward(record, *, archive):
+    """This looks like a difference in the evidence's reason being called one of the reward: only what differs is named so."""
+    return _replayed(record, archive, "evidence is reward")
+
+
+@mutant(of="replay", kills="L4.14")
+def costs_for_hashes(record, *, archive):
+    """This looks like a difference in a cost being called one of the hashes: only what differs is named so."""
+    return _replayed(record, archive, "costs are hashes")
 
 
 @mutant(of="replay", kills="L4.14")

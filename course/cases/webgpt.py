@@ -59,7 +59,7 @@ class Recipe:
     answering: int = 24  # answer-only episodes beside them; the report's own mix stands in its appendix
     iterations: int = 30
     beta: float = 0.02
-    lr: float = 5e-4
+    lr: float = 1e-3
 
 
 # ---------------------------------------------------------------- what a labeller sees, and what is true
@@ -111,7 +111,8 @@ class Start:
 
 
 def new_policy(seed: int) -> Policy:
-    config = DecoderConfig(TOKENIZER.vocab_size, layers=2, width=64, heads=2, max_length=LONGEST)
+    # As in training.tool_agent: in short episodes slow rotations tell no two positions apart.
+    config = DecoderConfig(TOKENIZER.vocab_size, layers=2, width=64, heads=4, max_length=LONGEST, rope_theta=100.0)
     return Policy(Decoder(config, seed), TOKENIZER, LAYOUT)
 
 

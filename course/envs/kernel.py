@@ -50,7 +50,8 @@ class World:
 
     status(state): what every observation begins with where there is one, for instance how many actions are left.
     parts: what else can change an observation (the digest of a corpus, a code version), as plain JSON. version is the digest of
-    everything here: two worlds with one version give the same observations to the same actions.
+    everything here that is data. It does not see the code of start, status and of the tools: parts must name a code version for
+    it, raised with every change. Then two worlds with one version give the same observations to the same actions.
     """
 
     name: str
@@ -132,10 +133,14 @@ class Transition:
         return {"outcome": self.outcome, "observation": self.observation, "cost": self.cost.to_json()}
 
 
-def reset(world: World, task: AgentTask, seed: int, key: bytes) -> tuple[State, str]:
-    """The first state, and what the policy sees besides the task's prompt. The same world, task and seed give the same state."""
+def reset(world: World, task: AgentTask, seed: int, key: bytes, attempt: str = "") -> tuple[State, str]:
+    """The first state, and what the policy sees besides the task's prompt. The same arguments give the same state.
+
+    attempt: who takes the actions, and which try it is. It is in the episode's id and nowhere else: without it two attempts with
+    one seed share an id and a key, and a signed result of one would pass as the other's.
+    """
     inner, observation = world.start(task, seed)
-    episode = digest({"world": world.version, "task": task.digest(), "seed": seed})
+    episode = digest({"world": world.version, "task": task.digest(), "seed": seed, "attempt": attempt})
     state = State(world, task, seed, episode, inner, key, world.reset_cost)
     return state, _with_status(state, observation)
 
@@ -156,7 +161,8 @@ def step(state: State, text: str | bytes) -> Transition:
     An action that does not run costs idle_cost, is answered "error <outcome>", counts as a step, and is in the record. If not
     even idle_cost is left, it costs nothing and the episode is truncated. Every answer is signed.
     An action that waits is withdrawn by the next one: a confirmation can't reach what the policy no longer asks for.
-    Raises: ValueError if the episode is over; RuntimeError if a tool costs more than it declared.
+    Raises: ValueError if the episode is over; RuntimeError if a tool costs more than it declared. That action has run, and its
+    run is in no record: the budget's promise is broken, and the tool must be repaired before anything is collected with it.
     Source: a sandbox as allowed actions, cost bound, reset and execution kernels with evidence; invalid actions use budget.
     """
     if state.over:

@@ -28,7 +28,7 @@ from course.models.decoding import Decoding, start_decoding
 from course.models.policy import Policy
 from course.models.sampling import uniform_noise
 from course.models.score import evaluating
-from course.rollout.record import Layout, Record, Step, Versions, text_hash
+from course.rollout.record import Layout, Record, Step, Versions, attempt_of, text_hash
 from course.tasks.agent import AgentTask
 from course.tasks.records import Batch
 
@@ -240,7 +240,7 @@ def scripted_episodes(
     versions = _versions(producer, writer, world)
     records = []
     for number, (actions, task, seed) in enumerate(zip(texts, tasks, environment_seeds)):
-        episode, allowance, tail = Running(writer, world, Play(task, seed, 0, number), key, step, confirms), 1, None
+        episode, allowance, tail = Running(writer, world, Play(task, seed, 0, number), producer, key, step, confirms), 1, None
         layout = Layout(1, 0, len(episode.ids) + 1)
         for place, text in enumerate(actions):
             if place and tail is None:
@@ -291,7 +291,7 @@ def play_episodes(
     began = time.perf_counter()
     writer = Writer(tokenizer, policy.serializer)
     versions = _versions(policy.stamp(temperature), writer, world)
-    running = {row: Running(writer, world, play, key, step, confirms) for row, play in plays.items()}
+    running = {row: Running(writer, world, play, versions["policy"], key, step, confirms) for row, play in plays.items()}
     rows = rows or len(plays)
     columns = columns or max(len(episode.ids) for episode in running.values()) + 1
     if not plays or not all(0 <= row < rows for row in plays):
@@ -325,6 +325,10 @@ def _repeatable(model: Any) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+class LayoutError(ValueError):
+    """A batch that can't be of this shape."""
+
+
 class _Board:
     """The batch that is decoded: ids and plans of all rows, one line per column, so that a step touches one line."""
 
@@ -337,14 +341,17 @@ class _Board:
         # One padded column at least: a batch with padding is computed otherwise than one without, and that must not
         # depend on which episodes are in it.
         if columns <= longest or columns + allowance > self.capacity:
-            raise ValueError(
+            raise LayoutError(
                 f"columns must be above the longest prompt ({longest} tokens) and leave {allowance} of {self.capacity} for an "
                 f"action; got {columns}"
             )
         self.pad_id, self.end_id = policy.tokenizer.pad_id, policy.tokenizer.end_id
-        self.ids = torch.full((self.capacity, rows), self.pad_id)
-        self.chance = torch.ones(self.capacity, rows)
-        self.free = torch.zeros(self.capacity, rows, dtype=torch.bool)
+        try:
+            self.ids = torch.full((self.capacity, rows), self.pad_id)
+            self.chance = torch.ones(self.capacity, rows)
+            self.free = torch.zeros(self.capacity, rows, dtype=torch.bool)
+        except (RuntimeError, TypeError, MemoryError, OverflowError) as error:
+            raise LayoutError(f"rows must be as many as there is memory for; got {rows}") from error
         # The same memory, looked at in the way in which reading and writing single numbers costs least.
         self.id_table, self.chance_table, self.free_table = self.ids.numpy(), self.chance.numpy(), self.free.numpy()
         self.length = [1] * rows  # of each prompt
@@ -497,11 +504,13 @@ class Running:
     """One episode while it is played: its ids, spans and steps so far, and the environment's state."""
 
     def __init__(
-        self, writer: Writer, world: World, play: Play, key: bytes, step: Callable[[State, str], Transition], confirms: Confirms
-    ):
+        self, writer: Writer, world: World, play: Play, policy: str, key: bytes, step: Callable[[State, str], Transition],
+        confirms: Confirms,
+    ):  # fmt: skip
         began = time.perf_counter()
         self.writer, self.play, self.step, self.confirms = writer, play, step, confirms
-        self.state, seen = reset(world, play.task, play.environment_seed, runtime_key(key, play.environment_seed))
+        attempt = attempt_of(policy, play.sampling_seed, play.noise_episode)
+        self.state, seen = reset(world, play.task, play.environment_seed, runtime_key(key, play.environment_seed), attempt)
         self.seconds = time.perf_counter() - began
         ids, spans = writer.opening(" ".join(filter(None, (play.task.prompt, seen))))
         self.ids, self.spans = list(ids), list(spans)

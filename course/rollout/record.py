@@ -132,6 +132,11 @@ class Record:
             return f"task_digest and episode must be non-empty text; got {self.task_digest!r} and {self.episode!r}"
         if not 0 <= self.temperature < float("inf"):
             return f"temperature must be finite and at least 0; got {self.temperature}"
+        if self.max_action_tokens < 1:
+            return f"max_action_tokens must be at least 1; got {self.max_action_tokens}"
+        for name in ("environment_seed", "sampling_seed", "noise_episode"):
+            if not -(2**63) <= getattr(self, name) < 2**63:
+                return f"{name} must fit in 64 bits with a sign; got {getattr(self, name)}"
         if self.ending not in ("terminated", "truncated"):
             return f"ending must be 'terminated' or 'truncated'; got {self.ending!r}"
         if self.versions.grader != f"{self.evidence.verifier}@{self.evidence.version}":
@@ -157,6 +162,11 @@ class Record:
     def action_spans(self) -> tuple[tuple[int, int], ...]:
         """The tokens of each of the policy's actions; one per sampled turn."""
         return tuple(step.span for step in self.steps if step.span[0] < step.span[1])
+
+    @property
+    def attempt(self) -> str:
+        """What envs.kernel.reset needs, besides world, task, seed and key, to make this episode's id again."""
+        return attempt_of(self.versions.policy, self.sampling_seed, self.noise_episode)
 
     @property
     def reward(self) -> float | None:
@@ -227,6 +237,11 @@ class Record:
         except (ValueError, TypeError) as error:
             text = str(error)
             raise ValueError(text if text.startswith("record ") else f"record {name}: {text}") from None
+
+
+def attempt_of(policy: str, sampling_seed: int, noise_episode: int) -> str:
+    """The name of an attempt in the episode's id: the policy's stamp, which covers the temperature (or the producer), and its noise."""
+    return digest({"policy": policy, "sampling_seed": sampling_seed, "noise_episode": noise_episode})
 
 
 @lru_cache(maxsize=4096)

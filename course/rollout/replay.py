@@ -17,7 +17,7 @@ from typing import Any, Callable, Mapping, Sequence, TypeVar
 from course.envs.kernel import World
 from course.language.serializer import ChatSerializer, CompactSerializer
 from course.models.policy import Policy
-from course.rollout.episodes import KEY, Grader, Play, play_episodes
+from course.rollout.episodes import KEY, Grader, LayoutError, Play, play_episodes
 from course.rollout.record import Record
 from course.tasks.agent import AgentTask
 
@@ -43,7 +43,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """What a replay found. A changed version is the only difference named: nothing was run then."""
+    """What a replay found. A changed version is the only difference named, and so is a layout that can't be: nothing ran then."""
 
     equal: bool
     differences: tuple[Difference, ...] = ()
@@ -70,7 +70,6 @@ class Archive:
         self.folder, self.key = Path(folder), key
         self.world, self.grader, self.task = (x.get if isinstance(x, Mapping) else x for x in (worlds, graders, tasks))
         self._policies: dict[str, Policy] = {}
-        self._stamps: dict[tuple[str, float], str] = {}
 
     def keep(self, policy: Policy, temperature: float = 1.0) -> str:
         """Write a policy in the Hugging Face format into a folder that is named by its stamp; returns the stamp."""
@@ -93,10 +92,8 @@ class Archive:
         return self._policies[stamp]
 
     def stamp(self, stamp: str, temperature: float) -> str:
-        """The stamp that the policy kept under a stamp really has, as it was read."""
-        if (stamp, temperature) not in self._stamps:
-            self._stamps[stamp, temperature] = self.policy(stamp).stamp(temperature)
-        return self._stamps[stamp, temperature]
+        """The stamp that the policy kept under a stamp really has, now: it may have been changed in memory since it was read."""
+        return self.policy(stamp).stamp(temperature)
 
     @classmethod
     def open(cls, folder: str | os.PathLike, key: bytes = KEY) -> "Archive":
@@ -154,11 +151,12 @@ def replay(record: Record, *, archive: Archive) -> ReplayReport:
 
 
 def replay_many(records: Sequence[Record], archive: Archive) -> list[ReplayReport]:
-    """replay() of each; episodes of different rows share one batch."""
+    """replay() of each; episodes of different rows share one batch. A record that can't be played spoils no other's replay."""
+    stamps: Stamps = {}
     reports: dict[int, ReplayReport] = {}
     batches: dict[tuple, list[dict[int, int]]] = {}  # by everything that a batch shares: which record is in which row
     for number, record in enumerate(records):
-        if changed := changed_versions(record, archive):
+        if changed := changed_versions(record, archive, stamps):
             reports[number] = ReplayReport(False, changed, record.episode)
             continue
         shared = (record.versions, record.temperature, record.max_action_tokens, record.layout.rows, record.layout.columns)
@@ -167,19 +165,34 @@ def replay_many(records: Sequence[Record], archive: Archive) -> list[ReplayRepor
         if batch is None:
             waiting.append(batch := {})
         batch[record.layout.row] = number
-    for (versions, temperature, allowance, rows, columns), waiting in batches.items():
+    for waiting in batches.values():
         for batch in waiting:
-            again, _ = play_episodes(
-                archive.policy(versions.policy),
-                archive.world(versions.environment),
-                {row: _play(records[number], archive) for row, number in batch.items()},
-                grader=archive.grader(versions.grader),
-                max_action_tokens=allowance, temperature=temperature, key=archive.key, rows=rows, columns=columns,
-            )  # fmt: skip
+            again = _again({row: records[number] for row, number in batch.items()}, archive)
             for row, number in batch.items():
-                found = differences(records[number], again[row])
+                made = again[row]
+                found = differences(records[number], made) if isinstance(made, Record) else (made,)
                 reports[number] = ReplayReport(not found, found, records[number].episode)
     return [reports[number] for number in range(len(records))]
+
+
+def _again(batch: Mapping[int, Record], archive: Archive) -> dict[int, Record | Difference]:
+    """Records by row, of one batch, played again; a Difference where the layout can't be."""
+    first = next(iter(batch.values()))
+    try:
+        again, _ = play_episodes(
+            archive.policy(first.versions.policy),
+            archive.world(first.versions.environment),
+            {row: _play(record, archive) for row, record in batch.items()},
+            grader=archive.grader(first.versions.grader),
+            max_action_tokens=first.max_action_tokens, temperature=first.temperature, key=archive.key,
+            rows=first.layout.rows, columns=first.layout.columns,
+        )  # fmt: skip
+        return dict(again)
+    except LayoutError as error:
+        if len(batch) == 1:  # otherwise it may be due to one of them
+            recorded = {**vars(first.layout), "max_action_tokens": first.max_action_tokens}
+            return {row: Difference("layout", recorded, str(error)) for row in batch}
+    return {row: made for row, record in batch.items() for made in _again({row: record}, archive).values()}
 
 
 def _play(record: Record, archive: Archive) -> Play:
@@ -189,9 +202,15 @@ def _play(record: Record, archive: Archive) -> Play:
     return Play(task, record.environment_seed, record.sampling_seed, record.noise_episode, confirmed)
 
 
-def changed_versions(record: Record, archive: Archive) -> tuple[Difference, ...]:
-    """What the archive lacks of what the record names, or has under its name in another version."""
-    versions, found = record.versions, []
+Stamps = dict[tuple[str, float], str]
+
+
+def changed_versions(record: Record, archive: Archive, stamps: Stamps | None = None) -> tuple[Difference, ...]:
+    """What the archive lacks of what the record names, or has under its name in another version.
+
+    stamps: those worked out before, and the new ones; share it among records only while no policy can change.
+    """
+    versions, found, stamps = record.versions, [], {} if stamps is None else stamps
 
     def compare(name: str, recorded: str, now: str | None) -> None:
         if recorded != now:
@@ -201,7 +220,10 @@ def changed_versions(record: Record, archive: Archive) -> tuple[Difference, ...]
     if policy is not None:
         compare("tokenizer", versions.tokenizer, policy.tokenizer and policy.tokenizer.digest())
         compare("serializer", versions.serializer, policy.serializer.digest())
-    compare("policy", versions.policy, policy and archive.stamp(versions.policy, record.temperature))
+    of = (versions.policy, record.temperature)
+    if policy is not None and of not in stamps:
+        stamps[of] = archive.stamp(*of)
+    compare("policy", versions.policy, policy and stamps[of])
     world = archive.world(versions.environment)
     compare("environment", versions.environment, world and f"{world.name}@{world.version}")
     compare("grader", versions.grader, versions.grader if archive.grader(versions.grader) else None)

@@ -1,7 +1,8 @@
 """Records in one SQLite file that only grows: triggers refuse changes, and a hash chain shows those made around them.
 
 Each row holds the canonical JSON of a record without its wall-clock times, and these apart, so that the body's SHA-256 is the
-record's content_hash. chain = SHA-256 of the chain value before and of everything else in the row.
+record's content_hash. before = the chain value of the row before; chain = SHA-256 of it and of everything else in the row. So a
+row can be checked alone, also behind one that is lost.
 """
 
 import hashlib
@@ -17,17 +18,17 @@ from course.language.stamp import canonical_json
 from course.rollout.record import Record
 
 APPLICATION = 0x4550_5331  # in SQLite's header: a store of episodes
-LAYOUT = 1  # of the table
+LAYOUT = 2  # of the table; 1 had no column `before`
 GENESIS = "0" * 64
 PAGE = 256  # rows read or exported at once; between two pages a writer gets its turn
 
-COLUMNS = "number, episode, content_hash, body, latency, chain"
+COLUMNS = "number, episode, content_hash, body, latency, before, chain"
 # AUTOINCREMENT remembers the last number, so rows taken from the end are missed. REPLACE removes rows without asking the trigger
 # for DELETE; the one for INSERT stops it.
 TABLES = (
     """CREATE TABLE IF NOT EXISTS records (
         number INTEGER PRIMARY KEY AUTOINCREMENT, episode TEXT NOT NULL, content_hash TEXT NOT NULL, body TEXT NOT NULL,
-        latency TEXT NOT NULL, chain TEXT NOT NULL) STRICT""",
+        latency TEXT NOT NULL, before TEXT NOT NULL, chain TEXT NOT NULL) STRICT""",
     """CREATE TRIGGER IF NOT EXISTS no_update BEFORE UPDATE ON records
         BEGIN SELECT RAISE(ABORT, 'records are append-only'); END""",
     """CREATE TRIGGER IF NOT EXISTS no_delete BEFORE DELETE ON records
@@ -93,7 +94,8 @@ class Store:
     def append(self, records: Iterable[Record]) -> range:
         """Store all of these or, if anything fails, none. Returns their numbers.
 
-        Raises: ValueError for anything but Records, or if rows are missing at the end; OSError if the file can't take them.
+        Raises: ValueError for anything but Records, or if rows are missing at the end; OSError if the file can't take them, did
+        not keep them as they are, or has triggers that are not the store's.
         """
         return self._store([_row(record, i) for i, record in enumerate(records)])
 
@@ -101,13 +103,21 @@ class Store:
         try:
             with self._writing():
                 self._make_tables()  # triggers that somebody dropped
+                self._refuse_foreign_triggers()
                 last, chain = self._end()
                 numbers = range(last + 1, last + 1 + len(rows))
                 chained = []
                 for number, row in zip(numbers, rows):
-                    chain = _chain(chain, number, *row)
-                    chained.append((number, *row, chain))
-                self._db.executemany(f"INSERT INTO records ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", chained)
+                    before, chain = chain, _chain(chain, number, *row)
+                    chained.append((number, *row, before, chain))
+                self._db.executemany(f"INSERT INTO records ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", chained)
+                query = f"SELECT {COLUMNS} FROM records WHERE number > ? ORDER BY number"
+                arrived = sum(a == b for a, b in zip(self._db.execute(query, (last,)), chained))
+                if arrived != len(chained) or self._last() != last + len(chained):
+                    raise OSError(
+                        f"{self.path}: none of {len(rows)} records was stored (read back, only {arrived} are as they were written); "
+                        f"mend that and append them again"
+                    )
         except sqlite3.Error as error:
             raise OSError(
                 f"{self.path}: none of {len(rows)} records was stored ({error}); mend that and append them again"
@@ -119,11 +129,11 @@ class Store:
         links: tuple[str, ...] = (GENESIS,)
         for number, row in self._rows():
             if isinstance(row, CorruptRow):
-                links = ()  # the row behind it can't be checked against it
+                links = ()  # the row behind it can't be checked against it, only by its own `before`
                 yield row
                 continue
             yield _read(row, links)
-            links = (row[5], *(_chain(link, *row[:5]) for link in links[:1]))
+            links = (row[6], _chain(row[5], *row[:5]))  # as stored, and as it should be
 
     def problems(self) -> tuple[CorruptRow, ...]:
         return tuple(row for row in self.records() if isinstance(row, CorruptRow))
@@ -167,7 +177,12 @@ class Store:
 
     @classmethod
     def from_parquet(cls, parquet_path: str | Path, path: str | Path) -> "Store":
-        """A new store at path with the records that to_parquet wrote. Raises ValueError if one of them was changed since."""
+        """A new store at path with the records that to_parquet wrote.
+
+        Raises ValueError if a body is no record or does not have the SHA-256 beside it. Rows that were taken out, times, and a
+        body that was changed with its SHA-256 are not noticed: if nothing was left out, compare the new store's `head` with the
+        old one's.
+        """
         from pyarrow import ArrowInvalid, parquet
 
         if Path(path).exists():
@@ -176,7 +191,7 @@ class Store:
             table = parquet.read_table(parquet_path, columns=["number", "episode", "content_hash", "body", "latency"])
         except (ArrowInvalid, KeyError) as error:
             raise ValueError(f"parquet_path must be an export of a store; got {parquet_path} ({error})") from None
-        found = [_read((*row.values(), ""), ()) for row in table.to_pylist()]
+        found = [_read((*row.values(), "", ""), None) for row in table.to_pylist()]
         for record in found:
             if isinstance(record, CorruptRow):
                 raise ValueError(f"parquet_path {parquet_path}: {record}")
@@ -199,6 +214,15 @@ class Store:
     def _make_tables(self) -> None:
         for statement in TABLES:
             self._db.execute(statement)
+
+    def _refuse_foreign_triggers(self) -> None:
+        """A trigger of somebody else, also under a name of the store's, could drop or copy what is written."""
+        own = {statement.replace("IF NOT EXISTS ", "") for statement in TABLES}
+        found = self._db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' ORDER BY name")
+        if foreign := [name for name, sql in found if sql not in own]:
+            raise OSError(
+                f"{self.path}: nothing was stored; triggers must be the store's: drop {', '.join(foreign)} and append again"
+            )
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -252,7 +276,7 @@ class Store:
             return CorruptRow(number, "", f"the file is damaged here ({_damage(error)})")
 
 
-Row = tuple[int, str, str, str, str, str]  # of COLUMNS
+Row = tuple[int, str, str, str, str, str, str]  # of COLUMNS
 
 
 def _damage(error: sqlite3.DatabaseError) -> sqlite3.DatabaseError:
@@ -279,13 +303,18 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def _read(row: Row, links: Sequence[str]) -> Record | CorruptRow:
-    """links: what the chain may continue from, the value before as stored or as it should be; none if that row is lost."""
-    number, episode, content_hash, body, latency, chain = row
+def _read(row: Row, links: Sequence[str] | None) -> Record | CorruptRow:
+    """links: what the chain may continue from, the row before's value as stored or as it should be; () if that row is lost.
+
+    None: the row comes from no store and has no chain.
+    """
+    number, episode, content_hash, body, latency, before, chain = row
     try:
         if _sha256(body) != content_hash:
             raise ValueError("body must have the SHA-256 in content_hash; one of them was changed")
-        if links and chain not in [_chain(link, *row[:5]) for link in links]:
+        if links is not None and chain != _chain(before, *row[:5]):
+            raise ValueError("chain must be that of its row; this row was changed")
+        if links and before not in links:
             raise ValueError("chain must continue from the row before; this row or that one was changed")
         data = json.loads(body)
         for step, milliseconds in zip(data["steps"], json.loads(latency), strict=True):

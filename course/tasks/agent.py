@@ -40,7 +40,11 @@ class AgentTask:
         return {"id": self.id, "family": self.family, "prompt": self.prompt, "horizon": self.horizon, "created": self.created}
 
     def digest(self) -> str:
-        """One number for the whole task, hidden part included, from which nothing of it can be read."""
+        """One number for the whole task, hidden part included. It stands in records, which others may read.
+
+        It shows nothing by itself, but a hidden part with few possible values can be found by trying them all: put a secret salt
+        into hidden where that matters.
+        """
         return self._digest
 
     @cached_property

@@ -135,9 +135,11 @@ check(encode_action)
 # - no JSON, or anything before or after the object; a list, a number, a text, `null`; NaN and Infinity, which Python's reader accepts;
 # - a key too many, too few, or **twice** (at any depth: Python's reader keeps the last one in silence);
 # - an unknown tool, another version, arguments that the schema does not allow. `true` is not 1, `1.0` is not 1, `"1"` is not 1;
-# - brackets nested so deep that the reader raises `RecursionError`, integers of thousands of digits, bytes that are not UTF-8.
+# - brackets nested so deep that the reader raises `RecursionError`, bytes that are not UTF-8;
+# - integers of thousands of digits, as an argument or as `version`: above 4300 digits Python's reader raises a `ValueError` that is no `JSONDecodeError`;
+# - white space other than blank, tab, line feed and carriage return: a form feed, a no-break space, what `str.strip()` would take away.
 #
-# `Malformed.text` is the text, as a `str` (for bytes, `text.decode("utf-8", "replace")`). `reason` is for people (any non-empty text). `tool` is the tool that the object names, if it is an object that names a known one, otherwise `None`: the
+# `Malformed.text` is the text that was given, unchanged, as a `str` (for bytes, `text.decode("utf-8", "replace")`; above 4096 characters the beginning is enough). `reason` is for people (any non-empty text). `tool` is the tool that the object names, if it is an object that names a known one, otherwise `None`: the
 # valid-action rate of each tool is computed from it.
 
 # %% ng="solution:decode_action"
@@ -338,7 +340,8 @@ def sign_result(key, episode, step, payload):
     key       bytes, at least 16 (ValueError otherwise)
     episode   text
     step      integer
-    payload   plain JSON data (canonical_json raises ValueError for anything else)
+    payload   plain JSON data; what has no JSON text of its own is a ValueError, which canonical_json raises: NaN, sets, bytes, and keys
+              that are no text ({1: "a"} and {"1": "a"} would get one signature)
     returns   text of 64 lower-case hexadecimal digits
     """
     ### BEGIN SOLUTION
@@ -370,7 +373,7 @@ def verify_result(key, episode, step, payload, signature):
     """Whether sign_result with this key gave this signature.
 
     payload     anything; what has no JSON text was never signed: False
-    signature   anything at all: what a model wrote, None, a number
+    signature   anything at all: what a model wrote, None, a number; only a str can be right, not the same digits as bytes
     returns     True or False; never raises because of the payload or the signature
     """
     ### BEGIN SOLUTION
@@ -482,7 +485,8 @@ check(step)
 # Write a test that gets *some* implementation of `step(state, text)` and raises if it is wrong. It will meet right and wrong ones in a secret order;
 # rejecting a right one scores 0. Wrong ones check the budget after the run, or in total instead of in every component; let a refusal cost nothing; run
 # an action that should wait, or one that is denied; repair a malformed text; leave the step out of the signature; do not count a refused action as a step; run
-# a tool twice; or report a cut-off as an end.
+# a tool twice; report a cut-off as an end; or take a step of an episode that is over, where a right one raises `ValueError`. They are written out by themselves: a test that watches the
+# package's own `step` instead of comparing what came of each action learns nothing.
 #
 # The compact grammar of this world writes an action as words with one space between them, and a number digit by digit: `add 3`; `add 3 3` is 33. Malformed are `add 03`, `add  3`, `please add 3`.
 #
@@ -704,7 +708,7 @@ def action_logprob(token_logprobs, action_spans):
 
     token_logprobs   [T-1] float, nats; the one of token t stands at t-1. What stands outside the spans may be anything, NaN included
     action_spans     A pairs (start, stop) of token positions, start >= 1; an empty span has the log-probability 0
-    returns          [A] float in the dtype of token_logprobs; differentiable, and 0 is the gradient outside the spans
+    returns          [A] float in the dtype of token_logprobs, also for no spans; differentiable, and 0 is the gradient outside the spans
     """
     ### BEGIN SOLUTION
     parts = [token_logprobs[start - 1 : stop - 1].sum() for start, stop in action_spans]
@@ -797,7 +801,7 @@ say(
 # not tell anything about them in its `reason` (for one wrong answer it is the same whatever the tests want): it goes into a record that a policy's data pipeline may see.
 #
 # **Reading.** An optional minus sign (a space behind it is allowed), then digits 0 to 9, together or with *one* space between them, at most 18 of them: `12`, `1 2`, `-7`,
-# `- 7` (this world never asks for a negative number; other tasks do). A number has one form: no leading 0 (but `0` itself), no `-0`, no plus, no point, no other white space. `int()` is too kind: it takes `1_2`, ` 12 ` and the digits of
+# `- 7` (this world never asks for a negative number; other tasks do). A number has one form: no leading 0 (but `0` itself), no `-0`, no plus, no point, no other white space; a 19th digit makes it unreadable. `int()` is too kind: it takes `1_2`, ` 12 ` and the digits of
 # other scripts.
 
 # %% ng="solution:verify_answer"

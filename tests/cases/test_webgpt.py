@@ -1,7 +1,9 @@
 """What a labeller sees, what it is worth, who judges the training, and the arithmetic of who beats whom."""
 
 import itertools
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -179,3 +181,14 @@ def test_the_table_has_everybody_on_the_same_questions(start):
     assert row.wins["PPO, greedy"]["clone, greedy"] == 0.5  # one policy, no noise
     assert row.tokens["clone, best of 4"] > 3 * row.tokens["clone"]
     assert row.wins["people"]["clone"] + row.wins["clone"]["people"] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_the_recorded_seeds_have_everybody_and_selection_raises_the_score():
+    """If the reward model chose at random, each of the signs below would be a coin: below 1 in 1000 for all of them together."""
+    path = Path(__file__).resolve().parents[2] / "solutions" / "level4" / "case_webgpt.json"
+    outcomes = [case.Outcome(**one) for one in json.loads(path.read_text())["outcomes"]]
+    assert len({o.seed for o in outcomes}) == len(outcomes) >= 5
+    for o in outcomes:
+        scores = [o.score[name] for name in ("clone", "clone, best of 4", "clone, best of 16", "clone, best of 64")]
+        assert scores == sorted(scores) and o.score["PPO"] > o.score["clone"], o.seed
+        assert all(o.wins[a][b] + o.wins[b][a] == pytest.approx(1, abs=1e-5) for a in o.wins for b in o.wins[a]), o.seed

@@ -229,13 +229,21 @@ def test_signatures_are_of_this_step_episode_key_and_payload():
     assert not any(verify_result(*other, one.signature) for other in others)
 
 
-def test_the_episode_is_named_by_world_task_and_seed():
-    def named(task=TASK, seed=3, **changes):
-        return reset(world(**changes), task, seed, KEY)[0].episode
+def test_the_episode_is_named_by_world_task_seed_and_attempt():
+    def named(task=TASK, seed=3, attempt="", **changes):
+        return reset(world(**changes), task, seed, KEY, attempt)[0].episode
 
     hidden = replace(TASK, hidden={"answer": 42})
     names = [named(), named(seed=4), named(task=hidden), named(parts={"code": 2}), named(max_actions=7)]
-    assert len(set(names)) == 5 and named() == names[0]
+    names += [named(attempt="1"), named(attempt="2")]
+    assert len(set(names)) == 7 and named() == names[0] and named(attempt="2") == names[-1]
+
+
+def test_a_result_of_one_attempt_is_none_of_another():
+    one, two = (step(reset(world(), TASK, 3, KEY, attempt)[0], "add 1") for attempt in ("one", "two"))
+    assert one.payload == two.payload and one.signature != two.signature
+    episodes = [t.state.episode for t in (one, two)]
+    assert [verify_result(KEY, episode, 0, one.payload, one.signature) for episode in episodes] == [True, False]
 
 
 def test_every_part_of_the_contract_changes_the_version():

@@ -14,6 +14,7 @@ from course.language.transcript import StopReason, Transcript, Turn
 from course.models.policy import Policy
 from course.models.sampling import uniform_noise
 from course.models.score import frozen_score
+from course.rollout.record import attempt_of
 from course.rollout.episodes import KEY, Episodes, Play, collect_episodes, episode_seed, play_episodes, scripted_episodes
 
 ALLOWANCE = 3  # tokens, "look a" and its end; so some actions are cut
@@ -33,7 +34,8 @@ def collected(policy, n=8, seed=0, **options) -> Episodes:
 def slow_twin(policy: Policy, world, task, seed: int, number: int, temperature: float = 1.0, allowance: int = ALLOWANCE):
     """One episode alone: the whole transcript is written anew and passed through the model for every single token."""
     tokenizer, environment_seed = policy.tokenizer, episode_seed(seed, number)
-    state, seen = kernel.reset(world, task, environment_seed, kernel.runtime_key(KEY, environment_seed))
+    attempt = attempt_of(policy.stamp(temperature), seed, number)
+    state, seen = kernel.reset(world, task, environment_seed, kernel.runtime_key(KEY, environment_seed), attempt)
     transcript = Transcript((Turn("user", " ".join(filter(None, (task.prompt, seen)))),))
     logprobs, made = [], []
     while True:
@@ -142,6 +144,25 @@ def test_groups(policy):
     assert [record.noise_episode for record in made.records] == list(range(12))
     assert len({record.episode for record in made.records}) == 12  # a result of one is no result of another of its group
     assert [record.layout.row for record in made.records] == list(range(12))
+
+
+def test_two_attempts_at_one_task_never_share_an_id(policy):
+    task, play = toy.tasks(1)[0], Play(toy.tasks(1)[0], 5, 0, 0)
+    made = []
+    for who, temperature, changes in [
+        (policy, 1.0, {}), (policy, 0.7, {}), (toy.policy(), 1.0, {}), (policy, 1.0, {"sampling_seed": 1}),
+        (policy, 1.0, {"noise_episode": 1}),
+    ]:  # fmt: skip
+        plays = {0: replace(play, **changes)}
+        made.append(play_episodes(who, toy.world(), plays, temperature=temperature, columns=6, **SETTINGS)[0][0])
+    for producer in ("expert", "other"):
+        shown = scripted_episodes(
+            [["look a"]] * 2, toy.world(), [task] * 2, tokenizer=toy.TOKENIZER, serializer=CompactSerializer(),
+            grader=toy.grade, environment_seeds=[5, 5], producer=producer,
+        )  # fmt: skip
+        made += shown.records
+    assert {record.environment_seed for record in made} == {5} and len({record.episode for record in made}) == 9
+    assert all(kernel.reset(toy.world(), task, 5, KEY, record.attempt)[0].episode == record.episode for record in made)
 
 
 def test_batch(policy):

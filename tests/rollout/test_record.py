@@ -123,6 +123,8 @@ WRONG = {  # field: (what is put there, what the message must say)
     ("steps", 0, "cost"): ([], "steps[0].cost must be an object; got []"),
     ("encoded", "tokens", 0): (True, "encoded.tokens must be a list of int"),
     ("temperature",): (-1.0, "temperature must be finite"),
+    ("max_action_tokens",): (0, "max_action_tokens must be at least 1; got 0"),
+    ("noise_episode",): (2**70, "noise_episode must fit in 64 bits"),
     ("ending",): ("lost", "ending must be"),
     ("layout", "row"): (7, "layout must have its row"),
     ("layout", "columns"): (3, "layout.columns must hold"),

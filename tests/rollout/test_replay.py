@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import toy_world as toy
 
+import course.rollout.replay as replay_module
 from course.language.serializer import ChatSerializer
-from course.rollout.episodes import collect_episodes
+from course.rollout.episodes import LayoutError, collect_episodes
 from course.rollout.record import Layout, Record, text_hash
 from course.rollout.replay import Archive, Recipe, ReplayReport, differences, replay, replay_many
 
@@ -138,8 +140,56 @@ def test_bits_are_compared_and_not_values(record):
 def test_the_layout_is_part_of_the_record(archive, record):
     moved = replace(record, layout=Layout(record.layout.rows + 3, record.layout.rows, record.layout.columns))
     assert set(fields_of(replay(moved, archive=archive))) <= {"logprobs", "tokens"}  # the same but for sums in another order
-    with pytest.raises(ValueError, match="columns must be above the longest prompt"):
-        replay(replace(record, layout=Layout(1, 0, 60)), archive=archive)
+
+
+def test_a_record_that_cant_be_played_spoils_no_other(archive, record):
+    good = collected(4)
+    wrong = [
+        replace(record, layout=Layout(1, 0, 60)),
+        replace(record, layout=Layout(2**50, 3, record.layout.columns)),
+        replace(record, layout=replace(record.layout, columns=4096)),
+        replace(record, max_action_tokens=500),
+    ]
+    reports = replay_many([good[0], *wrong, *good[1:]], archive)
+    assert [report.equal for report in reports] == [True, False, False, False, False, True, True, True]
+    assert all(fields_of(report) == ["layout"] for report in reports[1:5])
+    assert [report.episode for report in reports[1:5]] == [record.episode] * 4
+    assert "columns must be above" in str(reports[1]) and "rows must be as many" in str(reports[2])
+    assert reports[4].differences[0].recorded["max_action_tokens"] == 500
+
+
+def test_one_row_that_does_not_fit_leaves_its_batch_alone(archive, monkeypatch):
+    """A batch is refused as a whole; then each of its records is tried alone."""
+    good = collected(4)
+    played = replay_module.play_episodes
+
+    def refusing(policy, world, plays, **options):
+        if 2 in plays:
+            raise LayoutError("row 2 does not fit")
+        return played(policy, world, plays, **options)
+
+    monkeypatch.setattr(replay_module, "play_episodes", refusing)
+    reports = replay_many(good, archive)
+    assert [fields_of(report) for report in reports] == [[], [], ["layout"], []]
+
+
+def test_a_policy_that_changes_in_memory_is_noticed(record, tmp_path):
+    changing = archive_in(tmp_path)
+    stamp = changing.keep(toy.taught())
+    assert replay(record, archive=changing).equal
+    weight = next(changing.policy(stamp).model.parameters())
+    kept = weight.detach().clone()
+    with torch.no_grad():
+        weight.add_(1e-3)
+    changing.grader = {"toy@1": Forbidden()}.get
+    assert fields_of(replay(record, archive=changing)) == ["policy"]
+    changing.grader = {"toy@1": toy.grade}.get
+    with torch.no_grad():
+        weight.copy_(kept)
+    counted, original = [], changing.stamp
+    changing.stamp = lambda *of: counted.append(of) or original(*of)
+    assert all(report.equal for report in replay_many(collected(5), changing))
+    assert counted == [(stamp, 1.0)]  # once per call and policy
 
 
 class Forbidden:

@@ -59,15 +59,19 @@ def test_an_empty_store_is_a_store(path):
 def test_the_chain_is_what_the_documentation_says(path):
     """An independent reader: bare SQL, hashlib and json."""
     filled(path, 3)
-    before = "0" * 64
-    rows = sqlite3.connect(path).execute("SELECT number, episode, content_hash, body, latency, chain FROM records").fetchall()
-    for i, (number, episode, content_hash, body, latency, chain) in enumerate(rows):
+    last = "0" * 64
+    rows = (
+        sqlite3.connect(path)
+        .execute("SELECT number, episode, content_hash, body, latency, before, chain FROM records")
+        .fetchall()
+    )
+    for i, (number, episode, content_hash, body, latency, before, chain) in enumerate(rows):
         text = json.dumps([before, number, episode, content_hash, latency], separators=(",", ":"))
-        assert chain == hashlib.sha256(text.encode()).hexdigest()
+        assert before == last and chain == hashlib.sha256(text.encode()).hexdigest()
         assert content_hash == hashlib.sha256(body.encode()).hexdigest() == written_record(i).content_hash
         assert number == i and body == canonical_json(written_record(i).to_json(latency=False))
-        before = chain
-    assert Store(path).head == before
+        last = chain
+    assert Store(path).head == last
 
 
 @pytest.mark.parametrize(
@@ -75,12 +79,12 @@ def test_the_chain_is_what_the_documentation_says(path):
     [
         "UPDATE records SET body = '{}' WHERE number = 1", "UPDATE OR REPLACE records SET number = 0 WHERE number = 1",
         "UPDATE OR IGNORE records SET chain = '' WHERE number = 1", "DELETE FROM records WHERE number = 5", "DELETE FROM records",
-        "INSERT OR REPLACE INTO records SELECT 1, episode, content_hash, '{}', latency, chain FROM records WHERE number = 1",
-        "REPLACE INTO records SELECT number, episode, content_hash, '{}', latency, chain FROM records",
-        "INSERT OR IGNORE INTO records SELECT number + 7, episode, content_hash, '{}', latency, chain FROM records",
-        "INSERT INTO records SELECT NULL, episode, content_hash, '{}', latency, chain FROM records",
-        "INSERT INTO records SELECT -1, episode, content_hash, '{}', latency, chain FROM records LIMIT 1",
-        "INSERT INTO records SELECT number, episode, content_hash, '{}', latency, chain FROM records WHERE number = 1 "
+        "INSERT OR REPLACE INTO records SELECT 1, episode, content_hash, '{}', latency, before, chain FROM records WHERE number = 1",
+        "REPLACE INTO records SELECT number, episode, content_hash, '{}', latency, before, chain FROM records",
+        "INSERT OR IGNORE INTO records SELECT number + 7, episode, content_hash, '{}', latency, before, chain FROM records",
+        "INSERT INTO records SELECT NULL, episode, content_hash, '{}', latency, before, chain FROM records",
+        "INSERT INTO records SELECT -1, episode, content_hash, '{}', latency, before, chain FROM records LIMIT 1",
+        "INSERT INTO records SELECT number, episode, content_hash, '{}', latency, before, chain FROM records WHERE number = 1 "
         "ON CONFLICT DO UPDATE SET body = excluded.body",
     ],
 )  # fmt: skip
@@ -98,6 +102,7 @@ CHANGED = [
     ("UPDATE records SET latency = '[0.0,0.0]' WHERE number = 3", [3], "chain"),
     ("UPDATE records SET episode = 'mine' WHERE number = 3", [3], "chain"),
     ("UPDATE records SET chain = '" + "0" * 64 + "' WHERE number = 3", [3], "chain"),
+    ("UPDATE records SET before = '" + "0" * 64 + "' WHERE number = 3", [3], "chain"),
     ("UPDATE records SET content_hash = '" + "0" * 64 + "' WHERE number = 3", [3], "content_hash"),
     ("DELETE FROM records WHERE number = 3", [3], "missing"),
     ("DELETE FROM records WHERE number = 0", [0], "missing"),
@@ -123,7 +128,7 @@ def forged(number, before, record):
     body, latency = canonical_json(record.to_json(latency=False)), canonical_json([step.latency_ms for step in record.steps])
     content = hashlib.sha256(body.encode()).hexdigest()
     chain = hashlib.sha256(canonical_json([before, number, record.episode, content, latency]).encode()).hexdigest()
-    return number, record.episode, content, body, latency, chain
+    return number, record.episode, content, body, latency, before, chain
 
 
 def test_a_row_that_was_forged_with_right_hashes_breaks_the_next_link_and_the_head(path):
@@ -135,12 +140,64 @@ def test_a_row_that_was_forged_with_right_hashes_breaks_the_next_link_and_the_he
     rows = [forged(3, before, written_record(99))]
     for number in (4, 5):
         rows.append(forged(number, rows[-1][-1], written_record(number)))
-    db.execute("REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?)", rows[0])
+    db.execute("REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?, ?)", rows[0])
     db.commit()
     assert [p.number for p in Store(path).problems()] == [4] and "this row or that one" in str(Store(path).problems()[0])
-    db.executemany("REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?)", rows[1:])  # and everything behind it too
+    db.executemany("REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?, ?)", rows[1:])  # and everything behind it too
     db.commit()
     assert Store(path).verify() is None and Store(path).head != head
+
+
+@pytest.mark.parametrize(
+    "lost", ["DELETE FROM records WHERE number = 2", "UPDATE records SET body = cast(x'ff' AS TEXT) WHERE number = 2"]
+)
+def test_a_row_behind_a_lost_one_is_still_checked(path, lost):
+    """Row 3 gets another body with its right SHA-256; only its chain column is as it was."""
+    filled(path)
+    _, episode, content, body, latency, *_ = forged(3, "", written_record(99))
+    behind_its_back(path, lost)
+    with Store(path) as store:
+        assert [p.number for p in store.problems()] == [2] and list(store.records())[3] == written_record(3)
+    with sqlite3.connect(path) as db:
+        change = "UPDATE records SET episode = ?, content_hash = ?, body = ?, latency = ? WHERE number = 3"
+        db.execute(change, (episode, content, body, latency))
+    with Store(path) as store:
+        assert [p.number for p in store.problems()] == [2, 3] and "this row was changed" in store.problems()[1].problem
+        assert list(store.records())[4:] == [written_record(4), written_record(5)]
+    with sqlite3.connect(path) as db:  # its chain too, from the value before that it holds: the next row does not fit it
+        (before,) = db.execute("SELECT before FROM records WHERE number = 3").fetchone()
+        db.execute("REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?, ?)", forged(3, before, written_record(99)))
+    assert [p.number for p in Store(path).problems()] == [2, 4]
+
+
+SWALLOWS = "CREATE TRIGGER {} BEFORE INSERT ON records WHEN NEW.number {} BEGIN SELECT RAISE(IGNORE); END"
+
+
+@pytest.mark.parametrize("which", ["= 7", "= 8", ">= 6", "< 100"])
+def test_rows_that_do_not_arrive_are_noticed_before_the_commit(path, which, monkeypatch):
+    behind_its_back(filled(path), SWALLOWS.format("quiet", which), free=False)
+    monkeypatch.setattr(Store, "_refuse_foreign_triggers", lambda self: None)  # what is read back does not rest on it
+    with Store(path) as store:
+        with pytest.raises(OSError, match="none of 3 records was stored"):
+            store.append(written_record(i) for i in (6, 7, 8))
+        assert len(store) == 6 and store.verify() is None
+
+
+@pytest.mark.parametrize("name", ["quiet", "no_update"])
+def test_triggers_that_are_not_the_stores_are_refused_by_name(path, name):
+    own = sqlite3.connect(filled(path)).execute("SELECT sql FROM sqlite_master WHERE name = 'no_update'").fetchone()[0]
+    if name == "no_update":
+        behind_its_back(path, "DROP TRIGGER no_update", free=False)
+    behind_its_back(path, SWALLOWS.format(name, "= 7"), free=False)
+    with Store(path) as store:
+        with pytest.raises(OSError, match=f"nothing was stored; triggers must be the store's: drop {name} and append again"):
+            store.append([written_record(6)])
+        assert len(store) == 6 and store.verify() is None
+    behind_its_back(path, f"DROP TRIGGER {name}", free=False)
+    with Store(path) as store:
+        assert store.append([written_record(6)]) == range(6, 7)
+    found = sqlite3.connect(path).execute("SELECT sql FROM sqlite_master WHERE name = 'no_update'").fetchone()[0]
+    assert found == own
 
 
 def test_two_rows_that_changed_places_are_both_reported(path):
@@ -206,7 +263,7 @@ def test_files_that_are_no_store_are_refused_by_name_and_left_alone(path, tmp_pa
     for file, message in [
         (other, "path must be a store of records; got .*other.db, a database of something else: give another path"),
         (text, "path must be a store of records; got .*notes.txt .*: restore it, or give another path"),
-        (future, "layout of .*future.sqlite must be 1; got 7: read it with the package that wrote it"),
+        (future, "layout of .*future.sqlite must be 2; got 7: read it with the package that wrote it"),
         (tmp_path / "nowhere" / "a.sqlite", "path must be in a folder that exists; got .*nowhere"),
         (tmp_path, "path must be a file; got the folder"),
     ]:
@@ -240,7 +297,9 @@ def stored_as(path, change):
     content, latency = hashlib.sha256(body.encode()).hexdigest(), "[1.5,0.5]"
     chain = hashlib.sha256(canonical_json(["0" * 64, 0, data["episode"], content, latency]).encode()).hexdigest()
     with sqlite3.connect(path) as db:
-        db.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?)", (0, data["episode"], content, body, latency, chain))
+        db.execute(
+            "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?)", (0, data["episode"], content, body, latency, "0" * 64, chain)
+        )
     return Store(path)
 
 
