@@ -174,10 +174,11 @@ say(
 # %% [markdown]
 # **How to read it.** In the report the 175B PPO policy was preferred to the plain clone in 58 %, best-of-64 of the clone in 68 %; PPO added nothing material to best-of-N and was left out of the main
 # evaluation. The strongest system, best-of-64, was preferred to people's demonstrations in 56 % and to the reference answers of ELI5 in 69 % **[D]**. So "PPO made WebGPT's best browser agent"
-# is false; selection did, and it pays for 64 episodes to return one. The order in the table above is ours and need not be the report's: here a tiny policy, a reward that a few thousand
-# comparisons pin down well, and as many PPO steps as we liked.
+# is false; selection did, and it pays for 64 episodes to return one. The order in the table above is ours and need not be the report's: a tiny policy, some fifteen hundred comparisons
+# with a winner, thirty PPO steps, and a clone whose most likely actions are far better than its average ones.
 #
-# Selection and training use the same reward model, and both use its errors. Selection can only return what the clone sometimes does; training can make it usual.
+# Selection and training use the same reward model, and both use its errors. Selection can only return what the clone sometimes does; training can make it usual, errors of
+# the reward model included. Selecting by that model once more among PPO's episodes then finds little but those errors: compare worth and score in the last row.
 #
 # **What this cannot show:** which of the two wins at another size, reward model or budget; what people prefer in answers of several paragraphs; what the answer-only episodes did to
 # the language of a large model (here they keep one copying skill in practice). Whether the report's PPO would have caught up with more steps or another mix is not disclosed **[U]**.
