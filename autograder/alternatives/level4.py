@@ -452,7 +452,7 @@ def compares_with_the_package(step):
                         _refuses_what_is_over(step, states[0], text)
                         break
                     a, b = step(states[0], text), known(states[1], text)
-                    assert mine == theirs and replace(a, reason="", state=None) == replace(b, reason="", state=None)
+                    assert mine == theirs and replace(a, reason="", state=states[0]) == replace(b, reason="", state=states[0])
                     facts = [
                         (t.state.inner, t.state.spent, t.state.step, t.state.waiting, t.state.facts, t.state.over) for t in (a, b)
                     ]

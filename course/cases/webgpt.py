@@ -1,6 +1,6 @@
 """WebGPT in small: people browse, a policy clones them, others compare its answers, and a reward model selects or trains.
 
-Who beats whom is measured: people, the clone, the best of 4, 16 or 64 of its episodes, and PPO with answer-only episodes mixed in.
+Who beats whom is measured: people, the clone, the best of 4, 16 or 64 of its episodes, PPO with answer-only episodes mixed in.
 A miniature, no reproduction.
 """
 
@@ -42,6 +42,7 @@ WORLD, TOKENIZER, LAYOUT = browser(), browser_tokenizer(), CompactSerializer()
 SAMPLING = Sampling(4, (TOKENIZER.end_id,), TOKENIZER.pad_id)  # for each action
 LONGEST = 128
 SIZES = (4, 16, 64)
+NAMES = ("people", "clone", "clone, greedy", *(f"clone, best of {n}" for n in SIZES), "PPO", "PPO, greedy", "PPO, best of 16")
 TRAINING_SITES, HELD_OUT_SITES = range(300), range(300, 400)
 LABELLER = Annotator("labeller", temperature=0.25)
 

@@ -145,17 +145,17 @@ say("| this seed | worth | reward model's score | tokens sampled per answer | be
 
 # %% tags=["experiment"]
 measured = [case.Outcome(**one) for one in json.loads(Path("case_webgpt.json").read_text())["outcomes"]]
-names = [name for name in measured[0].worth if name != "clone"]
+names = [name for name in case.NAMES if name != "clone"]
 wins = {name: bootstrap_mean([m.wins[name]["clone"] for m in measured], level=0.95, seed=0) for name in names}
 best = max(names, key=lambda name: wins[name].mean)
-figure, (panel,) = style.canvas(1, title=f"Against the plain clone, {best} wins most often: {wins[best].mean:.0%}, over {len(measured)} seeds")
+figure, (panel,) = style.canvas(1, title=f"“{best}” wins most often against the plain clone: {wins[best].mean:.0%}, over {len(measured)} seeds")
 for i, name in enumerate(reversed(names)):
     w = wins[name]
     panel.plot([w.low, w.high], [i, i], color=style.GREY, linewidth=2, zorder=1)
     panel.scatter([w.mean], [i], color=style.BLUE, zorder=2)
 panel.axvline(0.5, color=style.INK, linestyle=":", linewidth=1)
 panel.set_yticks(range(len(names)), list(reversed(names)))
-style.label(panel, x="share of questions won against the clone (ties half), 95 % interval over seeds", y="")
+style.label(panel, x="share of questions won (ties half), 95 % interval over seeds", y="")
 figure
 
 # %% tags=["experiment"]

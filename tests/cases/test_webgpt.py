@@ -177,6 +177,7 @@ def test_the_table_has_everybody_on_the_same_questions(start):
     table = case.contenders(start, start.policy, questions=2, pool=4)
     assert list(table) == ["people", "clone", "clone, greedy", "clone, best of 4", "PPO", "PPO, greedy", "PPO, best of 4"]
     assert {len(c.worth) for c in table.values()} == {2}
+    assert set(table) - {"PPO, best of 4"} <= set(case.NAMES)
     row = case.outcome(start, table)
     assert row.wins["PPO, greedy"]["clone, greedy"] == 0.5  # one policy, no noise
     assert row.tokens["clone, best of 4"] > 3 * row.tokens["clone"]

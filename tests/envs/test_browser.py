@@ -1,4 +1,4 @@
-"""The browser against a second, slower one that keeps whole sentences; bounds, budgets, and what a question does not give away."""
+"""The browser against a second one that keeps whole sentences; bounds, budgets, and what a question does not give away."""
 
 from collections import Counter
 import subprocess
