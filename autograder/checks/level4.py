@@ -658,7 +658,7 @@ def refused_before_it_runs(step, draw):
         for amount in (left, left + 1, 2, 99):
             check_step(step, spec, [], act(spec, "add", amount=amount))
         for inner in (left, left + 1):  # the worst case of a look grows with the inner state
-            spec = world(draw, grammar=grammar, seed=3, inner_bound={"look": {"disk": 1}}, budget={"calls": 9, "compute": 999, "disk": left + 2})
+            spec = world(draw, grammar=grammar, seed=3, inner_bound={"look": {"disk": 1}}, budget={"calls": 200, "compute": 999, "disk": left + 2})
             check_step(step, spec, [act(spec, "add", amount=inner - 3)], act(spec, "look", key="bee"))
 
 

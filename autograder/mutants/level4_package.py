@@ -793,7 +793,7 @@ def success_on_training_tasks():
 
 @mutant(of="recorded_agents", kills="L4.11")
 def without_the_bare_policy():
-    """This looks like a report without the column without tools: what is due to the policy and what to its tools?"""
+    """This looks like a report without the column without tools: nobody can tell what is due to the policy and what to its tools."""
 
     def change(outcome):
         kept = {name: found for name, found in outcome["evaluations"].items() if not name.endswith("without tools")}
