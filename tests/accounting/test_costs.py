@@ -193,7 +193,7 @@ def test_the_table_of_methods():
 @pytest.mark.parametrize(
     "call, name",
     [
-        (lambda: training_bytes(-1), "trained"), (lambda: training_bytes(1, 0.5), "frozen"), 
+        (lambda: training_bytes(-1), "trained"), (lambda: training_bytes(1, 0.5), "frozen"),
         (lambda: sft_cost(WORK, -N), "policy"),
         (lambda: online_cost(WORK, N, value=0.5), "value"), (lambda: online_cost(WORK, N, reward=-1), "reward"),
         (lambda: best_of_n_cost(WORK, N, N), "work.epochs"), (lambda: forward_flops_per_token(CONFIGS[0], -1), "keys"),
