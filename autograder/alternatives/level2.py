@@ -584,4 +584,4 @@ def alarm_by_the_text_itself(history):
     now, start = history[-2:], history[0]
     length = sum(row["length"] for row in now) / len(now)
     repetition = sum(row["repetition"] for row in now) / len(now)
-    return now[-1]["step"] if length > 1.3 * start["length"] and repetition > start["repetition"] + 0.02 else None
+    return now[-1]["step"] if length > 1.5 * start["length"] and repetition > start["repetition"] + 0.05 else None

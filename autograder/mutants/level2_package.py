@@ -120,8 +120,7 @@ def _ppo_with(recorded):
             drawn = rollouts.collect(model, prompts, **asked)
             return recorded(learner, reference, model, drawn, sampling)
 
-        with altered(ppo_module, collect=collect):
-            yield from ppo_module.ppo(learner, reference, *args, sampling=sampling, **given)
+        yield from ppo_module.ppo(learner, reference, *args, sampling=sampling, collect=collect, **given)
 
     return loop
 
@@ -157,8 +156,7 @@ def group_scored_cold(*args, **given):
     def collect(model, prompts, **asked):
         return rescored(model, rollouts.collect(model, prompts, **asked), 1.0)
 
-    with altered(grpo_module, collect=collect):
-        yield from grpo_module.grpo(*args, **given)
+    yield from grpo_module.grpo(*args, collect=collect, **given)
 
 
 @mutant(of="grpo", kills="L2.08")

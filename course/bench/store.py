@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Callable
 
+from course.bench import row
 from course.envs.evidence import Evidence
 from course.language.serializer import Encoded, Span
 from course.language.transcript import StopReason
@@ -21,7 +22,7 @@ from course.rollout.store import COLUMNS, Store
 
 BATCH, ROUNDS = 64, 40
 ACTIONS, ACTION, OBSERVATION = 3, 8, 4  # tokens of an action and of the observation behind it
-TABLE = "number INTEGER PRIMARY KEY, episode TEXT, content_hash TEXT, body TEXT, latency TEXT, chain TEXT"
+TABLE = "number INTEGER PRIMARY KEY, episode TEXT, content_hash TEXT, body TEXT, latency TEXT, before TEXT, chain TEXT"
 
 
 def rows() -> list[dict]:
@@ -36,7 +37,7 @@ def rows() -> list[dict]:
         ready = [made[BATCH * n : BATCH * (n + 1)] for n in range(ROUNDS)]  # as the store has them
 
         def written(batch: list[Record]) -> list[tuple]:
-            return [(None, record.episode, "", json.dumps(record.to_json()), "", "") for record in batch]
+            return [(None, record.episode, "", json.dumps(record.to_json()), "", "", "") for record in batch]
 
         bare = "bare SQLite"
         return [
@@ -56,7 +57,7 @@ def _against(folder: Path, case: str, store_rows: Callable, ours: list, prepare:
 
         def insert(batch: list) -> None:
             with bare:
-                bare.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?)", prepare(batch))
+                bare.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?)", prepare(batch))
 
         for batch, twin in zip(ours, other):
             for run, rows, spent in ((partial(store_rows, store), batch, times[0]), (insert, twin, times[1])):
@@ -68,7 +69,7 @@ def _against(folder: Path, case: str, store_rows: Callable, ours: list, prepare:
     bare.close()
     mine, theirs = median(times[0]), median(times[1])
     name = f"{case}, {BATCH} a commit"
-    return {"case": name, "ours": mine * 1e6, "other": theirs * 1e6, "other_name": other_name, "ratio": mine / theirs}
+    return row(name, mine, theirs, other_name)
 
 
 def _record(i: int) -> Record:
