@@ -10,6 +10,7 @@ from statistics import median
 
 import torch
 
+from course.bench import row
 from course.envs.three_tools import demonstrate, three_tools
 from course.models.policy import Policy
 from course.rollout.episodes import Episodes, collect_episodes, scripted_episodes
@@ -56,8 +57,8 @@ def _beside_the_policy(batch: int, collections: list[Episodes]) -> list[dict]:
     turns = median((timing.turns - timing.policy) / tokens for timing, tokens in each)
     everything = median((timing.total - timing.policy) / tokens for timing, tokens in each)
     return [
-        _row(f"{batch} episodes: the rest of a turn", turns, policy, "the policy's part"),
-        _row(f"{batch} episodes: all but the policy", everything, policy, "the policy's part"),
+        row(f"{batch} episodes: the rest of a turn", turns, policy, "the policy's part"),
+        row(f"{batch} episodes: all but the policy", everything, policy, "the policy's part"),
     ]
 
 
@@ -81,8 +82,4 @@ def _replays(policy: Policy) -> dict:
         tokens = sum(len(record.tokens) for record in made.records)
         times[0].append((time.perf_counter() - again) / tokens)
         times[1].append((middle - began) / tokens)
-    return _row("64 episodes: replay and comparison", median(times[0]), median(times[1]), "collecting them")
-
-
-def _row(case: str, ours: float, other: float, other_name: str) -> dict:
-    return {"case": case, "ours": ours * 1e6, "other": other * 1e6, "other_name": other_name, "ratio": ours / other}
+    return row("64 episodes: replay and comparison", median(times[0]), median(times[1]), "collecting them")

@@ -11,6 +11,7 @@ from typing import Callable
 from torch import Tensor
 import torch
 
+from course.bench import row
 from course.models.decoder import Decoder, DecoderConfig, llama_config
 from course.models.sampling import sample
 
@@ -67,7 +68,7 @@ def _against_generate(decoder: Decoder, llama, batch: int, padded: bool) -> dict
 
     ours_s, theirs_s = _interleaved(ours, theirs, ROUNDS[batch])
     case = f"sample and log-probs, batch {batch}{', left-padded' if padded else ''}"
-    return _row(case, ours_s, theirs_s, "transformers generate")
+    return row(case, ours_s, theirs_s, "transformers generate")
 
 
 def _against_products(decoder: Decoder, batch: int) -> dict:
@@ -79,7 +80,7 @@ def _against_products(decoder: Decoder, batch: int) -> dict:
         return batch * RESPONSE
 
     products = _products(batch)
-    return _row(f"all {RESPONSE} steps, batch {batch}", *_interleaved(ours, products, ROUNDS[batch]), "its bare matrix products")
+    return row(f"all {RESPONSE} steps, batch {batch}", *_interleaved(ours, products, ROUNDS[batch]), "its bare matrix products")
 
 
 def _products(batch: int) -> Callable[[int], int]:
@@ -135,7 +136,3 @@ def _interleaved(ours: Callable[[int], int], other: Callable[[int], int], rounds
             if number >= 0:
                 spent.append((time.process_time() - begin) / tokens)
     return median(times[0]), median(times[1])
-
-
-def _row(case: str, ours: float, other: float, other_name: str) -> dict:
-    return {"case": case, "ours": ours * 1e6, "other": other * 1e6, "other_name": other_name, "ratio": ours / other}

@@ -101,8 +101,8 @@ _numbers = itertools.count()
 class Limits:
     """seconds by the clock, from when the program starts; cpu_seconds of each process; `processes` counts threads.
 
-    memory_mib: of each process, and with a control group of all together, files included. disk_mib: all files together. output_bytes: standard output and error together; no more than that is read, and a program that
-    writes more is ended.
+    memory_mib: of each process, and with a control group of all together, files included. disk_mib: all files together.
+    output_bytes: standard output and error together; no more than that is read, and a program that writes more is ended.
     """
 
     seconds: float = 10.0

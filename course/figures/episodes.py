@@ -6,7 +6,7 @@ from typing import Any, Mapping, Sequence
 
 from torch import Tensor
 
-from course.figures.masks import ROLE_COLOURS
+from course.figures.masks import ROLE_COLOURS, lines_of
 from course.figures.style import BLUE, CYCLE, GREEN, GREY, INK, MARKERS, ORANGE, RED, canvas, label
 
 PER_LINE = 92  # characters
@@ -21,7 +21,8 @@ def episode_view(record: Any, tokenizer: Any, *, advantages: Tensor | None = Non
     advantages [T], aligned with record.tokens: the mean over each action is written behind it.
     """
     parts = _parts(record, tokenizer, advantages)
-    lines = _wrapped(parts)
+    of = lines_of([part["shown"] for part in parts], [part["turn"] for part in parts], PER_LINE)
+    lines = [[parts[index] for index in line] for line in of]
     sampled = sum(part["logprob"] is not None for part in parts)
     said = (
         title
@@ -118,18 +119,6 @@ def _note(step: Any, values: list[float] | None) -> str:
     cost = ", ".join(f"{name} {value:g}" for name, value in step.cost.items()) or "nothing"
     credit = "" if values is None else f"; advantage {sum(values[slice(*step.span)]) / (step.span[1] - step.span[0]):+.2f}"
     return f"{step.outcome}; cost: {cost}{credit}"
-
-
-def _wrapped(parts: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    lines, used = [[]], 0.0
-    for number, part in enumerate(parts):
-        width = len(part["shown"]) + 2.4
-        if lines[-1] and (part["turn"] != parts[number - 1]["turn"] or used + width > PER_LINE):
-            lines.append([])
-            used = 0.0
-        lines[-1].append(part)
-        used += width
-    return lines
 
 
 # ------------------------------------------------------------------ many episodes

@@ -16,7 +16,7 @@ def mask_view(transcript: Any, tokenizer: Any, tokens: Tensor, mask: Tensor) -> 
     words = [tokenizer.token(int(i)) for i in tokens]
     turns = _turns(transcript, tokenizer, len(tokens))
     roles = [transcript.turns[number].role if number >= 0 else "" for number in turns]
-    lines = _lines(words, turns)
+    lines = lines_of(words, turns, PER_LINE)
     figure, (panel,) = canvas(1, width=9.6, height=0.55 + 0.34 * len(lines), title=_title(mask))
     panel.set_axis_off()
     panel.grid(False)
@@ -57,13 +57,13 @@ def _turns(transcript: Any, tokenizer: Any, count: int) -> list[int]:
     return (turns + [-1] * count)[:count]
 
 
-def _lines(words: list[str], turns: list[int]) -> list[list[int]]:
+def lines_of(words: list[str], turns: list[int], per_line: int) -> list[list[int]]:
     """Indices of the tokens of each line; a new turn starts a new line."""
     lines, used = [[]], 0.0
     for index, word in enumerate(words):
         width = len(word) + 1.9
         turned = index > 0 and turns[index] != turns[index - 1] and turns[index - 1] >= 0
-        if lines[-1] and (turned or used + width > PER_LINE):
+        if lines[-1] and (turned or used + width > per_line):
             lines.append([])
             used = 0.0
         lines[-1].append(index)

@@ -129,6 +129,8 @@ class CompactSerializer(ChatSerializer):
     headers = {**ROLE_TOKENS, "user": ""}
 
 
+LAYOUTS = {layout.name: layout for layout in (ChatSerializer, CompactSerializer)}  # by the name that is kept of each
+
 _OPEN = Turn("assistant", ids=(), sampled=True, stop=StopReason.LENGTH)  # a turn of which nothing has been sampled yet
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import torch
 
 import course
-from course.language.serializer import ChatSerializer
+from course.language.serializer import LAYOUTS, ChatSerializer
 from course.language.stamp import canonical_json, policy_stamp
 from course.language.tokenizer import Tokenizer
 from course.models.causal_lm import load_causal_lm
@@ -133,11 +133,8 @@ class Policy(nn.Module):
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], weights: Mapping[str, Tensor]) -> "Policy":
-        from course.language.serializer import CompactSerializer
-
-        layouts = {layout.name: layout for layout in (ChatSerializer, CompactSerializer)}
         decoder = Decoder(DecoderConfig.from_json(spec["config"]), seed=0).load_llama_weights(weights)
-        return cls(decoder, Tokenizer.from_json(spec["tokenizer"]), layouts[spec["serializer"]]())
+        return cls(decoder, Tokenizer.from_json(spec["tokenizer"]), LAYOUTS[spec["serializer"]]())
 
 
 def _decoder_or_none(folder: Path) -> Decoder | None:

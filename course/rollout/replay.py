@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence, TypeVar
 
 from course.envs.kernel import World
-from course.language.serializer import ChatSerializer, CompactSerializer
+from course.language.serializer import LAYOUTS
 from course.models.policy import Policy
 from course.rollout.episodes import KEY, Grader, LayoutError, Play, play_episodes
 from course.rollout.record import Record
@@ -23,7 +23,6 @@ from course.tasks.agent import AgentTask
 
 T = TypeVar("T")
 By = Mapping[str, T] | Callable[[str], T | None]  # something by its version, None if there is no such version
-LAYOUTS = {layout.name: layout for layout in (ChatSerializer, CompactSerializer)}
 MANIFEST, SIDECAR = "archive.json", "policy.json"
 
 

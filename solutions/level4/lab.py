@@ -927,8 +927,6 @@ def own_cloning_loss(logits, tokens, mask):
 
 
 def measured(policy, *, temperature=1.0, world=world, tasks=None):
-    from course.rollout.episodes import collect_episodes
-
     episodes = collect_episodes(
         policy, world, tasks or held_out(N_HELD_OUT), grader=own_grade, seed=777, max_action_tokens=MAX_ACTION_TOKENS,
         temperature=temperature, step=step,
@@ -1127,7 +1125,6 @@ say(
 prediction_f = ""
 
 # %% tags=["experiment"]
-from course.rollout.episodes import collect_episodes
 from course.training.agents import action_report, faulty_step
 
 RATES = (0.0, 0.2, 0.4)
@@ -1329,7 +1326,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from course.rollout.episodes import Episodes
 from course.rollout.record import Record, text_hash
 from course.rollout.replay import Recipe, write_manifest
 from course.rollout.store import Store

@@ -8,9 +8,10 @@ import torch
 from autograder.checks.level0 import RIGHT
 from autograder.framework import Direct
 from autograder.hidden import level0 as hunt
-from autograder.judge import PUBLIC_SEED, judge, run_check
+from autograder.judge import judge
 from autograder.levels import contract, load
 from autograder.verify import Matrix, _verify_level
+from promises import check_anchors, check_recognised, check_right_accepted, check_sentences
 from wall import check_through_the_wall
 
 LEVEL = load(0)
@@ -33,20 +34,14 @@ def test_every_invariant_has_four_known_mistakes():
 
 @pytest.mark.parametrize("function", EXERCISES)
 def test_each_exercise_has_one_or_two_anchors_and_a_hidden_check(function):
+    check_anchors(LEVEL, function, most=2)
     checks = LEVEL.checks_of(function)
-    anchors = [check for check in checks if check.anchor]
-    assert 1 <= len(anchors) <= 2 and not any(check.hidden for check in anchors)
-    assert any(check.hidden for check in checks)
     assert 3 <= LEVEL.points_of(function) <= 8
     assert all(check.points * 2 == int(check.points * 2) for check in checks)
 
 
 def test_a_learner_is_told_a_sentence():
-    for mutant in LEVEL.mutants:
-        assert mutant.message.startswith("This looks like ") and mutant.message.endswith("."), mutant.name
-        assert "\n" not in mutant.message, mutant.name
-    for check in LEVEL.checks:
-        assert inspect.getdoc(check.run), check.name
+    check_sentences(LEVEL)
 
 
 RECOGNISED = ("no_shift", "reversed_direction", "mask_one_early", "tool_results_too", "zero_times_nan", "scored_one_late")
@@ -54,9 +49,7 @@ RECOGNISED = ("no_shift", "reversed_direction", "mask_one_early", "tool_results_
 
 @pytest.mark.parametrize("name", RECOGNISED)
 def test_a_known_mistake_is_recognised(name):
-    mutant = next(m for m in LEVEL.mutants if m.name == name)
-    verdicts = judge(LEVEL, mutant.function, lambda _: Direct(mutant.function, mutant.run), PUBLIC_SEED, hidden=False)
-    assert any(mutant.message in verdict.reason for verdict in verdicts)
+    check_recognised(LEVEL, name)
 
 
 @pytest.mark.parametrize("function", EXERCISES)
@@ -66,11 +59,8 @@ def test_checks_hold_when_only_data_travels(function):
 
 @pytest.mark.parametrize("function", EXERCISES)
 def test_chance_does_not_reject_a_right_answer_nor_spare_a_wrong_one(function):
-    right = [LEVEL.reference(function), *(a.run for a in LEVEL.alternatives if a.function == function)]
+    check_right_accepted(LEVEL, function, range(200, 204))
     for seed in range(200, 204):
-        for run in right:
-            for check in LEVEL.checks_of(function):
-                assert run_check(check, Direct(function, run), seed) == "", (check.name, seed)
         for mutant in (m for m in LEVEL.mutants if m.function == function):
             verdicts = judge(LEVEL, function, lambda _: Direct(function, mutant.run), seed, hidden=True)
             for id in mutant.kills:

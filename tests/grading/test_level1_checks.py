@@ -1,14 +1,14 @@
 """The proof of level 1: every known mistake is caught, every right alternative passes, and the checks work through plain data."""
 
-import inspect
 from dataclasses import replace
 
 import pytest
 
 from autograder.framework import Direct
-from autograder.judge import PUBLIC_SEED, judge, run_check
+from autograder.judge import judge, run_check
 from autograder.levels import contract, load
 from autograder.verify import Matrix, _verify_level
+from promises import check_anchors, check_recognised, check_right_accepted, check_sentences
 from wall import check_through_the_wall
 
 LEVEL = load(1)
@@ -40,26 +40,17 @@ def test_every_invariant_has_four_known_mistakes():
 
 @pytest.mark.parametrize("function", EXERCISES)
 def test_each_exercise_has_one_or_two_anchors_and_a_hidden_check(function):
-    checks = LEVEL.checks_of(function)
-    anchors = [check for check in checks if check.anchor]
-    assert 1 <= len(anchors) <= 2 and not any(check.hidden for check in anchors)
-    assert any(check.hidden for check in checks)
+    check_anchors(LEVEL, function, most=2)
     assert 3 <= LEVEL.points_of(function) <= 8
 
 
 def test_a_learner_is_told_a_sentence():
-    for mutant in LEVEL.mutants:
-        assert mutant.message.startswith("This looks like ") and mutant.message.endswith("."), mutant.name
-        assert "\n" not in mutant.message, mutant.name
-    for check in LEVEL.checks:
-        assert inspect.getdoc(check.run), check.name
+    check_sentences(LEVEL)
 
 
 @pytest.mark.parametrize("name", ["log_of_a_sigmoid", "one_weight_per_pair", "last_column", "beta_outside", "always_the_top"])
 def test_a_known_mistake_is_recognised(name):
-    mutant = next(m for m in LEVEL.mutants if m.name == name)
-    verdicts = judge(LEVEL, mutant.function, lambda _: Direct(mutant.function, mutant.run), PUBLIC_SEED, hidden=False)
-    assert any(mutant.message in verdict.reason for verdict in verdicts)
+    check_recognised(LEVEL, name)
 
 
 @pytest.mark.parametrize("function", [name for name in EXERCISES if name != "reward_scores"])
@@ -69,11 +60,7 @@ def test_checks_hold_when_only_data_travels(function):
 
 @pytest.mark.parametrize("function", [name for name in EXERCISES if name != "reward_scores"])
 def test_chance_does_not_reject_a_right_answer(function):
-    right = [LEVEL.reference(function), *(a.run for a in LEVEL.alternatives if a.function == function)]
-    for seed in range(100, 104):
-        for run in right:
-            for check in LEVEL.checks_of(function):
-                assert run_check(check, Direct(function, run), seed) == "", (check.name, seed)
+    check_right_accepted(LEVEL, function, range(100, 104))
 
 
 def test_a_test_that_rejects_everything_earns_nothing():

@@ -1,6 +1,5 @@
 """The proof of level 2's exercise checks: every known mistake is caught, every right alternative passes, and data is all that travels."""
 
-import inspect
 import re
 from dataclasses import replace
 
@@ -11,9 +10,10 @@ from autograder.checks import level2 as visible
 from autograder.draw import Draw
 from autograder.framework import Direct, Replay
 from autograder.hidden import level2 as hidden
-from autograder.judge import PUBLIC_SEED, judge, run_check
+from autograder.judge import run_check
 from autograder.levels import contract, load
 from autograder.verify import Matrix, _verify_level
+from promises import check_anchors, check_recognised, check_right_accepted, check_sentences, check_wrong_caught
 from wall import check_through_the_wall, through_the_wall
 
 WHOLE = load(2)
@@ -46,29 +46,20 @@ def test_every_invariant_of_an_exercise_has_four_known_mistakes():
 
 @pytest.mark.parametrize("function", EXERCISES)
 def test_each_exercise_has_an_anchor_a_hidden_check_and_some_points(function):
-    checks = LEVEL.checks_of(function)
-    anchors = [check for check in checks if check.anchor]
-    assert len(anchors) == 1 and not anchors[0].hidden
-    assert any(check.hidden for check in checks)
+    check_anchors(LEVEL, function)
     assert 3 <= LEVEL.points_of(function) <= 11
     assert sum(alternative.function == function for alternative in LEVEL.alternatives) >= 2
 
 
 def test_a_learner_is_told_a_sentence():
-    for mutant in LEVEL.mutants:
-        assert mutant.message.startswith("This looks like ") and mutant.message.endswith("."), mutant.name
-        assert "\n" not in mutant.message, mutant.name
-    for check in LEVEL.checks:
-        assert inspect.getdoc(check.run), check.name
+    check_sentences(LEVEL)
 
 
 @pytest.mark.parametrize(
     "name", ["pays_for_leaving", "timeout_is_failure", "noise_over_noise", "modes_that_are_one", "whole_steps"]
 )
 def test_a_known_mistake_is_recognised(name):
-    mutant = next(m for m in LEVEL.mutants if m.name == name)
-    verdicts = judge(LEVEL, mutant.function, lambda _: Direct(mutant.function, mutant.run), PUBLIC_SEED, hidden=False)
-    assert any(mutant.message in verdict.reason for verdict in verdicts)
+    check_recognised(LEVEL, name)
 
 
 @pytest.mark.parametrize("function", EXERCISES)
@@ -78,16 +69,8 @@ def test_checks_hold_when_only_data_travels(function):
 
 @pytest.mark.parametrize("function", [name for name in EXERCISES if name not in HUNTS])
 def test_chance_neither_rejects_a_right_answer_nor_spares_a_wrong_one(function):
-    right = [LEVEL.reference(function), *(a.run for a in LEVEL.alternatives if a.function == function)]
-    for seed in (100, 101):
-        for run in right:
-            for check in LEVEL.checks_of(function):
-                assert run_check(check, Direct(function, run), seed) == "", (check.name, seed)
-        for mutant in LEVEL.mutants:
-            if mutant.function == function:
-                for id in mutant.kills:
-                    checks = [check for check in LEVEL.checks_of(function) if check.invariant == id]
-                    assert any(run_check(check, Direct(function, mutant.run), seed) for check in checks), (mutant.name, id, seed)
+    check_right_accepted(LEVEL, function, (100, 101))
+    check_wrong_caught(LEVEL, function, (100, 101))
 
 
 @pytest.mark.parametrize("function", HUNTS)

@@ -1,6 +1,5 @@
 """The proof of level 3: every known mistake is caught, every right alternative passes, and the checks work through plain data."""
 
-import inspect
 import json
 from dataclasses import replace
 
@@ -13,9 +12,10 @@ from autograder.draw import Draw
 from autograder.framework import Direct
 from autograder.hidden import level3_package as evidence
 from autograder.inside import codec
-from autograder.judge import PUBLIC_SEED, judge, run_check
+from autograder.judge import judge
 from autograder.levels import contract, load
 from autograder.verify import Matrix, _verify_level
+from promises import check_anchors, check_names, check_recognised, check_right_accepted, check_sentences, check_wrong_caught
 from wall import check_through_the_wall
 from course.search.frontier import frontier_table, student_t95
 
@@ -93,25 +93,17 @@ def test_every_invariant_has_four_known_mistakes():
 
 
 def test_names_of_known_mistakes_are_their_own():
-    names = [mutant.name for mutant in LEVEL.mutants]
-    assert sorted(set(names)) == sorted(names)
+    check_names(LEVEL)
 
 
 @pytest.mark.parametrize("function", EXERCISES)
 def test_each_exercise_has_one_anchor_and_a_hidden_check(function):
-    checks = LEVEL.checks_of(function)
-    anchors = [check for check in checks if check.anchor]
-    assert len(anchors) == 1 and not anchors[0].hidden
-    assert any(check.hidden for check in checks)
+    check_anchors(LEVEL, function)
     assert 3 <= LEVEL.points_of(function) <= 8
 
 
 def test_a_learner_is_told_a_sentence():
-    for mutant in LEVEL.mutants:
-        assert mutant.message.startswith("This looks like ") and mutant.message.endswith("."), mutant.name
-        assert "\n" not in mutant.message, mutant.name
-    for check in LEVEL.checks:
-        assert inspect.getdoc(check.run), check.name
+    check_sentences(LEVEL)
 
 
 RECOGNISED = ("last_of_equals", "with_replacement", "with_replacement_too", "the_bound_itself", "tie_to_the_last_seen", "weakest_step",
@@ -120,9 +112,7 @@ RECOGNISED = ("last_of_equals", "with_replacement", "with_replacement_too", "the
 
 @pytest.mark.parametrize("name", RECOGNISED)
 def test_a_known_mistake_is_recognised(name):
-    mutant = next(m for m in LEVEL.mutants if m.name == name)
-    verdicts = judge(LEVEL, mutant.function, lambda _: Direct(mutant.function, mutant.run), PUBLIC_SEED, hidden=False)
-    assert any(mutant.message in verdict.reason for verdict in verdicts)
+    check_recognised(LEVEL, name)
 
 
 @pytest.mark.parametrize("function", EXERCISES)
@@ -149,15 +139,8 @@ def test_a_proof_comes_out_of_the_sandbox(tmp_path):
 
 @pytest.mark.parametrize("function", EXERCISES)
 def test_chance_does_not_reject_a_right_answer_nor_spare_a_wrong_one(function):
-    right = [LEVEL.reference(function), *(a.run for a in LEVEL.alternatives if a.function == function)]
-    seed = 200
-    for run in right:
-        for check in LEVEL.checks_of(function):
-            assert run_check(check, Direct(function, run), seed) == "", check.name
-    for mutant in (m for m in LEVEL.mutants if m.function == function):
-        for id in mutant.kills:
-            checks = [check for check in LEVEL.checks_of(function) if check.invariant == id]
-            assert any(run_check(check, Direct(function, mutant.run), seed) for check in checks), (mutant.name, id)
+    check_right_accepted(LEVEL, function, (200,))
+    check_wrong_caught(LEVEL, function, (200,))
 
 
 @pytest.mark.parametrize("answer", [lambda estimate: None, lambda estimate: 1 / 0])

@@ -1,6 +1,5 @@
 """The proof of level 4: every known mistake is caught, every right alternative passes, and the checks work through plain data."""
 
-import inspect
 import json
 from dataclasses import replace
 
@@ -12,9 +11,10 @@ from autograder.draw import Draw
 from autograder.framework import Direct
 from autograder.hidden import level4 as hunt
 from autograder.inside import codec, drivers
-from autograder.judge import PUBLIC_SEED, judge, run_check
+from autograder.judge import judge, run_check
 from autograder.levels import HERE, load
 from autograder.verify import Matrix, _verify_level
+from promises import check_anchors, check_names, check_recognised, check_right_accepted, check_sentences, check_wrong_caught
 from wall import check_through_the_wall
 
 LEVEL = load(4)
@@ -46,16 +46,12 @@ def test_every_invariant_has_known_mistakes():
 
 
 def test_names_of_known_mistakes_are_their_own():
-    names = [mutant.name for mutant in LEVEL.mutants]
-    assert sorted(set(names)) == sorted(names)
+    check_names(LEVEL)
 
 
 @pytest.mark.parametrize("function", EXERCISES)
 def test_each_exercise_has_one_anchor_and_a_hidden_check(function):
-    checks = LEVEL.checks_of(function)
-    anchors = [check for check in checks if check.anchor]
-    assert len(anchors) == 1 and not anchors[0].hidden
-    assert any(check.hidden for check in checks)
+    check_anchors(LEVEL, function)
     assert 4 <= LEVEL.points_of(function) <= 15
 
 
@@ -64,11 +60,7 @@ def test_the_level_has_about_85_points():
 
 
 def test_a_learner_is_told_a_sentence():
-    for mutant in LEVEL.mutants:
-        assert mutant.message.startswith("This looks like ") and mutant.message.endswith("."), mutant.name
-        assert "\n" not in mutant.message, mutant.name
-    for check in LEVEL.checks:
-        assert inspect.getdoc(check.run), check.name
+    check_sentences(LEVEL)
 
 
 RECOGNISED = (
@@ -79,9 +71,7 @@ RECOGNISED = (
 
 @pytest.mark.parametrize("name", RECOGNISED)
 def test_a_known_mistake_is_recognised(name):
-    mutant = next(m for m in LEVEL.mutants if m.name == name)
-    verdicts = judge(LEVEL, mutant.function, lambda _: Direct(mutant.function, mutant.run), PUBLIC_SEED, hidden=False)
-    assert any(mutant.message in verdict.reason for verdict in verdicts)
+    check_recognised(LEVEL, name)
 
 
 @pytest.mark.parametrize("function", EXERCISES)
@@ -91,15 +81,8 @@ def test_checks_hold_when_only_data_travels(function):
 
 @pytest.mark.parametrize("function", [name for name in EXERCISES if name != "replay"])
 def test_chance_does_not_reject_a_right_answer_nor_spare_a_wrong_one(function):
-    right = [LEVEL.reference(function), *(a.run for a in LEVEL.alternatives if a.function == function)]
-    for seed in (200, 201):
-        for run in right:
-            for check in LEVEL.checks_of(function):
-                assert run_check(check, Direct(function, run), seed) == "", check.name
-    for mutant in (m for m in LEVEL.mutants if m.function == function):
-        for id in mutant.kills:
-            checks = [check for check in LEVEL.checks_of(function) if check.invariant == id]
-            assert any(run_check(check, Direct(function, mutant.run), 200) for check in checks), (mutant.name, id)
+    check_right_accepted(LEVEL, function, (200, 201))
+    check_wrong_caught(LEVEL, function, (200,))
 
 
 @pytest.mark.parametrize("answer", [lambda step: None, lambda step: 1 / 0])

@@ -1,6 +1,5 @@
 """The proof of level 4's checks on the package: every known mistake is caught, every right alternative passes."""
 
-import inspect
 import json
 import random
 from dataclasses import replace
@@ -13,6 +12,7 @@ from autograder.levels import load
 from autograder.verify import Matrix, _alternatives, _mutants, _references
 from course.language.stamp import digest
 from course.training import tool_agent
+from promises import check_names, check_sentences
 
 LEVEL = load(4)
 STATEMENTS = ("L4.06", "L4.07", "L4.08", "L4.11", "L4.13", "L4.15", "L4.16", "L4.17", "L4.18")
@@ -91,16 +91,11 @@ def test_every_invariant_has_four_known_mistakes(id):
 
 
 def test_names_of_known_mistakes_are_their_own():
-    names = [mutant.name for mutant in LEVEL.mutants]
-    assert sorted(set(names)) == sorted(names)
+    check_names(LEVEL)
 
 
 def test_a_learner_is_told_a_sentence():
-    for mutant in LEVEL.mutants:
-        assert mutant.message.startswith("This looks like ") and mutant.message.endswith((".", "?")), mutant.name
-        assert "\n" not in mutant.message, mutant.name
-    for check in LEVEL.checks:
-        assert inspect.getdoc(check.run), check.name
+    check_sentences(LEVEL)
 
 
 def test_students_need_none_of_the_modules_that_they_do_not_get():

@@ -1,0 +1,52 @@
+"""What every level promises of its checks, mutants and alternatives: one place for the tests of all levels."""
+
+import inspect
+
+from autograder.framework import Direct
+from autograder.judge import PUBLIC_SEED, judge, run_check
+
+
+def check_names(level):
+    names = [mutant.name for mutant in level.mutants]
+    assert sorted(set(names)) == sorted(names)
+
+
+def check_sentences(level):
+    """A learner is told one sentence about a known mistake, and every check says what it checks."""
+    for mutant in level.mutants:
+        assert mutant.message.startswith("This looks like ") and mutant.message.endswith("."), mutant.name
+        assert "\n" not in mutant.message, mutant.name
+    for check in level.checks:
+        assert inspect.getdoc(check.run), check.name
+
+
+def check_anchors(level, function, most=1):
+    """An exercise has one visible anchor (at most `most`) and at least one hidden check."""
+    checks = level.checks_of(function)
+    anchors = [check for check in checks if check.anchor]
+    assert 1 <= len(anchors) <= most and not any(check.hidden for check in anchors)
+    assert any(check.hidden for check in checks)
+
+
+def check_recognised(level, name):
+    mutant = next(m for m in level.mutants if m.name == name)
+    verdicts = judge(level, mutant.function, lambda _: Direct(mutant.function, mutant.run), PUBLIC_SEED, hidden=False)
+    assert any(mutant.message in verdict.reason for verdict in verdicts)
+
+
+def check_right_accepted(level, function, seeds):
+    """Chance does not reject a right answer."""
+    right = [level.reference(function), *(a.run for a in level.alternatives if a.function == function)]
+    for seed in seeds:
+        for run in right:
+            for check in level.checks_of(function):
+                assert run_check(check, Direct(function, run), seed) == "", (check.name, seed)
+
+
+def check_wrong_caught(level, function, seeds):
+    """Chance does not spare a wrong one."""
+    for seed in seeds:
+        for mutant in (m for m in level.mutants if m.function == function):
+            for id in mutant.kills:
+                checks = [check for check in level.checks_of(function) if check.invariant == id]
+                assert any(run_check(check, Direct(function, mutant.run), seed) for check in checks), (mutant.name, id, seed)
