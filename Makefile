@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && { echo $$p; break; }; done)
 export OMP_NUM_THREADS ?= 1
+# Tests at the same time, each in one thread; about 3 GB of memory apiece.
+JOBS ?= 2
 
 .PHONY: setup system demo test lab build clean
 .DEFAULT_GOAL := help
@@ -37,7 +39,7 @@ demo: setup
 	$(BIN)/course demo
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 lab: setup
 	$(BIN)/course lab

@@ -93,7 +93,7 @@ def test_the_site_holds_no_check_no_solution_and_no_source_of_the_exercise(tmp_p
     inside = {name for name in files if name.startswith("autograder/")}
     assert inside == {
         f"autograder/{name}.py"
-        for name in ("__init__", "inside/__init__", "inside/codec", "inside/execute", "inside/export", "inside/run_notebook")
+        for name in ("__init__", "inside/__init__", "inside/codec", "inside/drivers", "inside/execute", "inside/export", "inside/run_notebook")
     }
     seal.write_site(tmp_path / "open", LEVEL, sealed=False)
     assert (tmp_path / "open" / "course" / "prob.py").read_text() == (seal.ROOT / "course" / "prob.py").read_text()

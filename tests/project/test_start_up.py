@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from autograder.levels import numbers
 from course.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +53,7 @@ def test_one_thread_is_the_default_and_the_choice_is_visible():
     "arguments, words",
     [
         (["grade", "9"], "LEVEL must be one of"),
-        (["grade", "start"], "LEVEL must be one of [0, 1, 2, 3]; got 'start'"),
+        (["grade", "start"], f"LEVEL must be one of {list(numbers())}; got 'start'"),
         (["grade", "0", "--submitted", "docs"], "no submission found"),
         (["evidence", "0"], "LEVEL must be one with a recipe"),
         (["demo", "--folder", "docs"], "holds other files"),
