@@ -72,3 +72,10 @@ from course.envs.three_tools import decode_action as decode_action, encode_actio
 from course.feedback.verifiers import verify_answer as verify_answer
 from course.objectives.trajectory import cloning_loss as cloning_loss
 from course.rollout.replay import replay as replay
+
+# level 5
+from course.credit.potential import potential_rewards as potential_rewards
+from course.feedback.constraints import lagrangian_step as lagrangian_step
+from course.feedback.length import remove_length_effect as remove_length_effect
+from course.feedback.rules import fit_rule_weights as fit_rule_weights
+from course.feedback.vectors import gate as gate, lexicographic as lexicographic, scalarize as scalarize
