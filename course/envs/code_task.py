@@ -12,7 +12,7 @@ A body is one line of Python, statements with `;` between them, and may be anyth
 
 import random
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, Sequence
 
 from course.accounting.budget import Cost
 from course.envs.authorisation import Grant
@@ -59,7 +59,7 @@ def code_world(sandbox: Sandbox, *, budget: Cost = Cost(calls=8, runs=3), max_ac
     def test(draft: Draft, arguments: Mapping[str, Any]) -> Result:
         evidence = run_visible(draft, sandbox)
         facts = {"tool": "test", "program": digest(draft.program), **evidence}
-        return Result(_in_words(evidence["evidence"]), draft, Cost(calls=1, runs=1), facts)
+        return Result(in_words(evidence["evidence"]), draft, Cost(calls=1, runs=1), facts)
 
     def submit(draft: Draft, arguments: Mapping[str, Any]) -> Result:
         return Result("done", draft, Cost(calls=1), {"tool": "submit", "program": digest(draft.program)}, ends=True)
@@ -87,7 +87,11 @@ def code_world(sandbox: Sandbox, *, budget: Cost = Cost(calls=8, runs=3), max_ac
 def run_visible(draft: Draft, sandbox: Sandbox) -> dict[str, Any]:
     """What a run of the visible tests showed: exit_status, passed, and the evidence as text, of the first failure if there is one."""
     cases = draft.tests["cases"]
-    said = sandbox.call(draft.program, draft.tests["function"], [arguments for arguments, _ in cases])
+    return evidence_of(sandbox.call(draft.program, draft.tests["function"], [arguments for arguments, _ in cases]), cases)
+
+
+def evidence_of(said: Sequence[Mapping[str, Any]] | Failed, cases: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """The same, from what the program gave for each case."""
     if isinstance(said, Failed) and said.reason == "sandbox":
         return {"outcome": "unavailable", "evidence": "error unavailable"}
     if isinstance(said, Failed):
@@ -106,7 +110,7 @@ def _shown(answer: Mapping[str, Any]) -> str:
     return str(value) if type(value) is int and abs(value) < 10**6 else "error" if "error" in answer else "other"
 
 
-def _in_words(evidence: str) -> str:
+def in_words(evidence: str) -> str:
     """For a tokenizer of words: a number is its digits, apart."""
     words = evidence.replace(",", " ,").split(" ")
     return " ".join(" ".join(word) if word.lstrip("-").isdigit() else word for word in words)
