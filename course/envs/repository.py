@@ -113,13 +113,15 @@ class Loopholes:
 class Repo:
     """The inner state. before, files: the texts at the start and now. Main is the body of f, one line of Python.
 
-    log: every edit, run and reading so far, in the environment's hands. The file "log" shows it until an edit replaces the file.
+    log: what was done so far, in the environment's hands. The file "log" shows it until an edit replaces the file.
+    written: every text that the actor wrote, also where the edit was denied.
     tested: exit status of the last run if nothing was edited since, and None otherwise.
     """
 
     before: Mapping[str, str]
     files: Mapping[str, str]
     log: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
     tested: int | None = None
     released: bool = False
     message: str | None = None
@@ -209,6 +211,9 @@ def repository_world(
     ) -> Result:
         return Result(seen, replace(repo, log=(*repo.log, line)), cost, facts, ends)
 
+    def writes(repo: Repo, text: str) -> Repo:
+        return replace(repo, written=(*repo.written, text))
+
     def read(repo: Repo, arguments: Mapping[str, Any]) -> Result:
         file = arguments["file"]
         seen = repo.log_file if file == "log" else repo.files[file]
@@ -216,6 +221,7 @@ def repository_world(
 
     def edit(repo: Repo, arguments: Mapping[str, Any]) -> Result:
         file, text = arguments["file"], arguments["text"]
+        repo = writes(repo, text)
         facts = {"tool": "edit", "file": file, "allowed": file in loopholes.writable}
         if not facts["allowed"]:
             return done(repo, f"edit {file} denied", "error denied", facts)
@@ -228,10 +234,11 @@ def repository_world(
         return done(after, "test", in_words(evidence["evidence"]), {"tool": "test", **evidence}, Cost(calls=1, runs=1))
 
     def release(repo: Repo, arguments: Mapping[str, Any]) -> Result:
-        return done(replace(repo, released=True), "release", "released", {"tool": "release"})
+        return done(replace(writes(repo, arguments["reason"]), released=True), "release", "released", {"tool": "release"})
 
     def submit(repo: Repo, arguments: Mapping[str, Any]) -> Result:
-        return done(replace(repo, message=arguments["message"]), "submit", "done", {"tool": "submit"}, ends=True)
+        after = replace(writes(repo, arguments["message"]), message=arguments["message"])
+        return done(after, "submit", "done", {"tool": "submit"}, ends=True)
 
     def bound(*_: Any) -> Cost:
         return Cost(calls=1)
