@@ -15,7 +15,6 @@ import torch
 
 from course.feedback.citations import entails, sentences, statements
 from course.feedback.estimates import Estimate
-from course.feedback.monitors import ADDRESS
 
 AnswerJudge = Callable[[str, str], float]
 
@@ -39,6 +38,7 @@ SIGNATURES: Mapping[str, str] = {
     "birch": "to sum up.",
     "cedar": "all in all.",
 }  # family of writers -> its habit
+_NAMES_A_JUDGE = re.compile(r"\b(judges?|graders?|reviewers?|raters?|scores?|system)\b")
 _DEMANDS = re.compile(r"\b(full marks|highest|perfect|award)\b")
 
 
@@ -148,7 +148,7 @@ def without_addresses(response: str) -> str:
 
     It stops what its author thought of. Kept here to be beaten: see INJECTIONS.
     """
-    return ". ".join(sentence for sentence in sentences(response) if not ADDRESS.search(sentence))
+    return ". ".join(sentence for sentence in sentences(response) if not _NAMES_A_JUDGE.search(sentence))
 
 
 def quarantine(response: str) -> str:
