@@ -27,6 +27,8 @@ def remove_length_effect(score: Float[Tensor, "n"], length: Num[Tensor, "n"]) ->
     arXiv 2404.04475).
     """
     said, size = _paired(score, length)
+    if (size == size[0]).all():  # decided on the lengths: a difference from their mean could be a rounding error
+        return said
     centred = size - size.mean()
     return said - _slope(said, centred) * centred
 
@@ -64,10 +66,10 @@ class LengthCalibration:
         if content is not None and content.shape != score.shape:
             raise ValueError(f"content must have an id for each of {len(score)} scores; got {tuple(content.shape)}")
         group = torch.zeros_like(size, dtype=torch.long) if content is None else content.unique(return_inverse=True)[1]
-        count = group.bincount().to(size)
-        centred = size - (torch.zeros_like(count).index_add(0, group, size) / count)[group]
-        if not _differ_within(size, group):
+        of_group = size.new_zeros(int(group.max()) + 1)
+        if (size == of_group.scatter(0, group, size)[group]).all():  # all lengths are those of some member of their group
             raise ValueError("length must differ between responses that are compared; got one length in every group")
+        centred = size - (of_group.index_add(0, group, size) / group.bincount())[group]
         return cls(float(_slope(said, centred)), float(size.mean()), len(said), split)
 
     def apply(self, score: Float[Tensor, "n"], length: Num[Tensor, "n"]) -> Float[Tensor, "n"]:
@@ -91,13 +93,5 @@ def _paired(score: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _slope(said: Tensor, centred: Tensor) -> Tensor:
-    """Least squares on lengths whose group means are 0; 0 if they are all 0. The scores need no centring: it would cancel."""
-    spread = centred.square().sum()
-    return said.new_zeros(()) if spread == 0 else (centred * said).sum() / spread
-
-
-def _differ_within(size: Tensor, group: Tensor) -> bool:
-    # Decided on the lengths: differences from a mean are rounding errors where all are equal.
-    high = size.new_full((int(group.max()) + 1,), -torch.inf).scatter_reduce(0, group, size, "amax")
-    low = size.new_full((int(group.max()) + 1,), torch.inf).scatter_reduce(0, group, size, "amin")
-    return bool((high > low).any())
+    """Least squares on lengths whose means are 0: a constant in the scores cancels, and is taken out first to lose no digits."""
+    return (centred * (said - said.mean())).sum() / centred.square().sum()
