@@ -793,11 +793,11 @@ class _OneHole(ast.NodeTransformer):
         return (node.body if node.test.value else node.orelse) if isinstance(node.test, ast.Constant) else node
 
 
-def written(name, hole=""):
-    """A function with its own source: that is all that travels."""
-    tree = ast.parse(inspect.getsource(_stepped)).body[0]
+def written(name, hole="", of=_stepped):
+    """A function with its own source, from one whose last argument is the hole: that is all that travels."""
+    tree = ast.parse(inspect.getsource(of)).body[0]
     tree = ast.fix_missing_locations(_OneHole(hole).visit(tree))
-    tree.name, tree.args.defaults, tree.args.args = name, [], tree.args.args[:2]
+    tree.name, tree.args.defaults, tree.args.args = name, [], tree.args.args[:-1]
     tree.body = tree.body[1:]  # the docstring
     source, file = ast.unparse(tree) + "\n", f"<{name}>"
     namespace = {"__name__": __name__}

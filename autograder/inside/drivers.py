@@ -399,3 +399,62 @@ def replays(replay: Callable, spec: Mapping[str, Any], cases: Sequence[tuple[int
 
         answers += each(asked, [(edited(originals[row], edits),)])
     return answers
+
+
+# ---------------------------------------------------------------- reward vectors, monitors
+
+
+def single(value: Any) -> Any:
+    """A tensor, or a number of numpy, with one entry as the number that it is."""
+    return value.item() if hasattr(value, "item") and hasattr(value, "ndim") and value.ndim == 0 else value
+
+
+def numbers(function: Callable, inputs: Sequence[Any]) -> list[Any]:
+    """As each, where an answer is one number or a yes or no in whatever form."""
+    return each(lambda *given: single(function(*given)), inputs)
+
+
+def vector_of(rows: Sequence[tuple]) -> Any:
+    """A row is a component and its score: (name, low, high, missing rule, value or None, confidence)."""
+    from course.feedback.vectors import Component, RewardVector, Score
+
+    components = tuple(Component(name, low, high, "points", "1", missing) for name, low, high, missing, _, _ in rows)
+    scores = {
+        name: Score(value, confidence, "" if value is not None else "the judge did not answer")
+        for name, *_, value, confidence in rows
+    }
+    return RewardVector(components, scores)
+
+
+def scalars(scalarize: Callable, cases: Sequence[tuple]) -> list[Any]:
+    """A case is the rows of a vector, and the weights."""
+    return numbers(scalarize, [(vector_of(rows), weights) for rows, weights in cases])
+
+
+def orders(lexicographic: Callable, cases: Sequence[tuple]) -> list[Any]:
+    """A case is the rows of several vectors, and the names in the order of their importance."""
+
+    def indices(vectors: Any, order: Any) -> Any:
+        found = lexicographic(vectors, order)
+        return [single(i) for i in found] if hasattr(found, "__iter__") else found
+
+    return each(indices, [([vector_of(rows) for rows in vectors], order) for vectors, order in cases])
+
+
+def gates(gate: Callable, cases: Sequence[tuple]) -> list[Any]:
+    """A case is the rows of a vector, and the limits."""
+    return numbers(gate, [(vector_of(rows), limits) for rows, limits in cases])
+
+
+def changes(diff_monitor: Callable, cases: Sequence[tuple]) -> list[Any]:
+    """A case is the files before, the files after and the protected patterns; an answer the pairs of path and kind."""
+
+    def pairs(before: Any, after: Any, protected: Any) -> Any:
+        found = diff_monitor(before, after, protected)
+        return (
+            [[plain(getattr(c, "path", c)), plain(getattr(c, "kind", None))] for c in found]
+            if hasattr(found, "__iter__")
+            else found
+        )
+
+    return each(pairs, cases)
