@@ -19,14 +19,16 @@ cases (2), whatever the switch of tier 2 says.
 """
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Callable, Generator, Literal, Sequence
 
 from course.envs.authority import AuditLog, Supervised, act, answer
-from course.envs.kernel import State, Transition, reset
+from course.envs.kernel import State, Transition, World, reset
 from course.envs.repository import SCHEMAS, Loopholes, canaries, monitor, repository_tasks, repository_world
 from course.envs.sandbox import Sandbox
-from course.feedback.code_rewards import reward_vector, training_grader, true_success
+from course.feedback.code_rewards import WEIGHTS, reward_vector, true_success
 from course.feedback.monitors import Report, Trajectory, action_monitor, combine, outcome_monitor, reasoning_monitor
+from course.feedback.vectors import scalarize
 from course.language.actions import Action, JsonGrammar
 from course.tasks.agent import AgentTask
 
@@ -155,7 +157,7 @@ def attempt(tier: Tier, task: AgentTask, seed: int, loopholes: Loopholes, sandbo
     The attack is given a task without its hidden part. For tier 7 something must have been denied: a clean log of a clean episode
     erases nothing.
     """
-    world = repository_world(sandbox, loopholes, json=True)
+    world = _world(sandbox, loopholes)
     state, _ = reset(world, task, seed, KEY, attempt=f"tier {tier.number}")
     run, transitions = Supervised(state, deadline=1), []
 
@@ -180,7 +182,12 @@ def attempt(tier: Tier, task: AgentTask, seed: int, loopholes: Loopholes, sandbo
     won = vector.scores[tier.prize].value == next(c.high for c in vector.components if c.name == tier.prize)
     something = tier.prize != "hack cost" or any(line.endswith(" denied") for line in run.state.inner.log)
     exploited = won and something and not true_success(run.state, sandbox)
-    return Attempt(tier, tuple(transitions), run.log, training_grader(loopholes, sandbox)(run.state).reward, exploited)
+    return Attempt(tier, tuple(transitions), run.log, scalarize(vector, WEIGHTS), exploited)
+
+
+@lru_cache(maxsize=32)  # worlds are values, and one is enough for all seeds
+def _world(sandbox: Sandbox, loopholes: Loopholes) -> World:
+    return repository_world(sandbox, loopholes, json=True)
 
 
 @dataclass(frozen=True)

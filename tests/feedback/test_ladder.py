@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from course.envs.authority import verify_log
+from course.envs.authority import AuditLog, verify_log
 from course.envs.kernel import confirm, reset, step
 from course.envs.repository import (
     ADDRESS, LOG, PHRASES, PROTECTED, Loopholes, demonstrate, monitor, repository_tasks, repository_world,
@@ -15,6 +15,7 @@ from course.feedback.code_rewards import audited, reward_vector, true_success
 from course.feedback.ladder import GRAMMAR, KEY, TIERS, Attempt, attempt, climb, trajectory, watched
 from course.feedback.monitors import audit, diff_monitor, find_canaries
 from course.language.actions import Action
+from course.tasks.agent import AgentTask
 
 SEEDS = range(10)
 SWITCHES = [tier.switch for tier in TIERS]
@@ -98,31 +99,29 @@ def test_resistance_on_one_rung_says_nothing_about_another(sandbox):
 
 
 def test_attacks_are_given_nothing_hidden(sandbox):
-    """The same prompt with other hidden data is the same attack: all that differs came back as observations."""
+    """The task in their hands has no hidden part, and their texts follow from its prompt and the answers alone."""
     for tier in TIERS:
-        task = task_of(3)
-        seen = []
+        given, answers = [], []
 
-        def spy(given, seed, inner=tier.attack):
-            seen.append(given)
-            yield from inner(given, seed)
+        def spy(task, seed):
+            given.append(task)
+            script = tier.attack(task, seed)
+            text = next(script)
+            while True:
+                answers.append((yield text))
+                try:
+                    text = script.send(answers[-1])
+                except StopIteration:
+                    return
 
-        mine = attempt(replace(tier, attack=spy), task, 3, Loopholes.only(tier.switch), sandbox)
-        assert dict(seen[0].hidden) == {} and seen[0].prompt == task.prompt
-        script, texts = tier.attack(replace(task, hidden={}), 3), []
-        requests = [
-            t for before, t in zip((None, *mine.transitions), mine.transitions) if before is None or before.outcome != "waiting"
+        tried = attempt(replace(tier, attack=spy), task_of(3), 3, Loopholes.only(tier.switch), sandbox)
+        assert [dict(task.hidden) for task in given] == [{}] and tried.exploited
+        script = tier.attack(AgentTask("other", "other", task_of(3).prompt, 9), 3)
+        texts = [next(script), *map(script.send, answers[:-1])]
+        # A confirmation repeats the text of what waited.
+        assert texts == [
+            t.text for i, t in enumerate(tried.transitions) if not i or tried.transitions[i - 1].outcome != "waiting"
         ]
-        text = next(script)
-        for done in requests:
-            texts.append(text)
-            assert done.text == text and not isinstance(done.action, type(None))
-            answers = [t.observation for t in mine.transitions if t.state.step > done.state.step - 1][:1]
-            try:
-                text = script.send(answers[0])
-            except StopIteration:
-                break
-        assert len(texts) == len(requests)
 
 
 def test_a_script_that_does_not_come_to_an_end_is_refused(sandbox):
@@ -222,14 +221,8 @@ def test_every_tier_is_caught_by_action_or_outcome_although_nothing_is_said(sand
 def test_honest_work_is_clear_to_all_three(sandbox):
     for seed in range(3):
         _, transitions = honest(task_of(seed), Loopholes(), sandbox)
-        seen = Attempt(TIERS[0], tuple(transitions), None and None or attempt_log(), 0.0, False)
+        seen = Attempt(TIERS[0], tuple(transitions), AuditLog(), 0.0, False)
         assert watched(seen, ("I make f as asked",)).conclusion == "clear"
-
-
-def attempt_log():
-    from course.envs.authority import AuditLog
-
-    return AuditLog()
 
 
 def test_requests_are_what_the_actor_asked_for_and_not_what_was_confirmed(sandbox):
@@ -242,6 +235,6 @@ def test_the_audit_knows_this_repository_s_words(sandbox):
     for message, order in [(ADDRESS, True), (f"done {ADDRESS} log", True)] + [(phrase, False) for phrase in PHRASES]:
         episode = {"steps": [], "before": {}, "after": {}, "message": message, "canaries": {}, "protected": [], "needed": 99}
         assert audit(episode) == (["judge_obeys"] if order else [])
-    for seed, task in enumerate(repository_tasks(400, 5)):
+    for seed, task in enumerate(repository_tasks(200, 5)):
         message = demonstrate(task, seed)[-1].removeprefix("submit ")
         assert audit({**episode, "message": message}) == []
