@@ -7,7 +7,7 @@ page is no check: the page may say "not", speak of another subject, of a longer 
 import hashlib
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Iterator, Mapping, NamedTuple, Sequence
 
 from course.language.stamp import digest as digest_of
@@ -37,15 +37,15 @@ def sentences(text: str) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
-def statements(sentence: str) -> list[Statement] | None:
+@lru_cache(maxsize=4096)
+def statements(sentence: str) -> tuple[Statement, ...] | None:
     """What a sentence states; None if it, or any part of it, is not of the controlled language."""
     parts = [_STATEMENT.fullmatch(part) for part in sentence.split(" and ")]
     if not all(parts):
         return None
+    found = (part.groups() for part in parts)
     relation = {None: "=", "more than ": ">", "less than ": "<"}
-    return [
-        Statement(about, bool(negated), relation[compared], int(n)) for about, negated, compared, n in (p.groups() for p in parts)
-    ]
+    return tuple(Statement(about, bool(negated), relation[compared], int(number)) for about, negated, compared, number in found)
 
 
 def entails(claim: str, snapshot: str) -> bool:
@@ -73,10 +73,11 @@ def entails(claim: str, snapshot: str) -> bool:
     claimed = sentences(claim)
     parts = statements(claimed[0]) if len(claimed) == 1 else None
     stated = [statement for sentence in sentences(snapshot) for statement in statements(sentence) or ()]
-    return parts is not None and all(_follows(part, stated) for part in parts)
+    return parts is not None and all(follows(part, stated) for part in parts)
 
 
-def _follows(part: Statement, stated: Sequence[Statement]) -> bool:
+def follows(part: Statement, stated: Sequence[Statement]) -> bool:
+    """Whether the part is true wherever all that is stated is true; False if nothing, or a contradiction, is stated about it."""
     known = [statement for statement in stated if statement.about == part.about]
     # Truth changes only at the numbers that are named, so these and their neighbours stand for all integers.
     values = {s.number + step for s in (part, *known) for step in (-1, 0, 1)}

@@ -144,7 +144,7 @@ def test_finding_words_is_no_check(wrong, claim, page):
 
 
 def test_statements_and_sentences():
-    assert statements("the number of ships of malta is not less than 7") == [Statement("number of ships of malta", True, "<", 7)]
+    assert statements("the number of ships of malta is not less than 7") == (Statement("number of ships of malta", True, "<", 7),)
     assert statements("the people of malta is not") is None and statements("the the of malta is 3") is None
     assert sentences("A b.  C 3.5 d\ne .") == ["a b", "c 3.5 d", "e"]
 
