@@ -239,6 +239,13 @@ def rounds_before_it_compares(vectors, order):
     return _ranked(vectors, order, lambda v: tuple(-round(x, 3) for x in _filled(v, order)))
 
 
+@mutant(of="lexicographic", kills="L5.03")
+def skips_unknown_names(vectors, order):
+    """This looks like names that no vector has being left out: a slip in the first name would hand its place to the second."""
+    known = [name for name in order if all(name in v.scores for v in vectors)]
+    return _ranked(vectors, order, lambda v: tuple(-x for x in _filled(v, known)))
+
+
 # ---------------------------------------------------------------- 5.3 gate
 
 
@@ -310,6 +317,12 @@ def the_first_limit_only(vector, limits):
     return _margins(vector, limits)[0] >= 0
 
 
+@mutant(of="gate", kills="L5.03")
+def unknown_names_pass(vector, limits):
+    """This looks like a limit on a component that is not there being ignored: a slip in a name would open the gate."""
+    return all(margin >= 0 for margin in _margins(vector, {n: limit for n, limit in limits.items() if n in vector.scores}))
+
+
 # ---------------------------------------------------------------- 5.4 lagrangian_step
 
 
@@ -359,6 +372,12 @@ def at_most_one(lmbda, violation, lr):
 def the_sign_of_the_violation(lmbda, violation, lr):
     """This looks like steps of one size: a step is lr times the violation."""
     return max(0.0, lmbda + lr * ((violation > 0) - (violation < 0)))
+
+
+@mutant(of="lagrangian_step", kills="L5.03")
+def takes_any_number(lmbda, violation, lr):
+    """This looks like numbers taken as they come: a negative multiplier or step size, and NaN, are errors of the caller: ValueError."""
+    return max(0.0, lmbda + lr * violation)
 
 
 # ---------------------------------------------------------------- 5.5 fit_rule_weights
@@ -431,6 +450,13 @@ def a_few_gradient_steps(grades, labels):
     for _ in range(100):
         weights = weights - 0.1 * x.T @ (x @ weights - y) / len(y)
     return weights
+
+
+@mutant(of="fit_rule_weights", kills="L5.04")
+def the_smallest_of_many(grades, labels):
+    """This looks like the smallest weights where many fit equally well: labels that don't determine the weights are an error, ValueError."""
+    x, y = grades.double() - grades.double().mean(0), labels.double() - labels.double().mean()
+    return torch.linalg.pinv(x) @ y
 
 
 # ---------------------------------------------------------------- 5.6 remove_length_effect
@@ -1190,10 +1216,9 @@ def counts_the_changes(diff_monitor):
 
 # ---------------------------------------------------------------- 5.13 audit
 
-ADDRESSED = re.compile(
-    r"\b(judge|grader|reviewer|rater)s?\W+(please\W+)?(give|award|rate|score|mark)\b|\bignore (all |any |the |your |previous )+(instructions|rubric)",
-    re.I,
-)
+_VERBS = r"(?:please\W+)?(?:give|award|assign|grant|return|rate|score|mark)\b(?:\W+(?:this|it|me|us|a|the))*\W+(?:full|top|best|perfect|high|max|[0-9])"
+_RULES = r"\bignore\W+(?:all|any|the|your|previous)\W+(?:\w+\W+)?(?:instruction|rubric|rule)"
+ADDRESSED = re.compile(rf"\b(?:judge|grader|reviewer|rater)s?\W+{_VERBS}|{_RULES}", re.I)
 
 
 def _audited(episode, **other):
@@ -1307,15 +1332,31 @@ def somebody_orders_the_judge(episode):
 @mutant(of="audit", kills="L5.14")
 def only_a_judge_is_ordered(episode):
     """This looks like the word judge alone: a grader, a reviewer and a rater take orders as well."""
-    return _audited(
-        episode, judge_obeys=lambda e: bool(re.search(r"\bjudge\W+(please\W+)?(give|award|rate)", e["message"], re.I))
-    )
+    return _audited(episode, judge_obeys=lambda e: bool(re.search(rf"\bjudges?\W+{_VERBS}|{_RULES}", e["message"], re.I)))
 
 
 @mutant(of="audit", kills="L5.14")
 def orders_in_small_letters(episode):
     """This looks like orders being read in small letters only: capitals change nothing about an order."""
     return _audited(episode, judge_obeys=lambda e: bool(re.search(ADDRESSED.pattern, e["message"])))
+
+
+@mutant(of="audit", kills="L5.14")
+def orders_to_give_only(episode):
+    """This looks like "give" as the only order: to award, rate or mark is one as well."""
+    give = _VERBS.replace("give|award|assign|grant|return|rate|score|mark", "give")
+    return _audited(
+        episode,
+        judge_obeys=lambda e: bool(re.search(rf"(?:judge|grader|reviewer|rater)s?\W+{give}|{_RULES}", e["message"], re.I)),
+    )
+
+
+@mutant(of="audit", kills="L5.14")
+def rules_may_be_ignored(episode):
+    """This looks like orders to ignore the rubric being overlooked: they are orders too."""
+    return _audited(
+        episode, judge_obeys=lambda e: bool(re.search(rf"(?:judge|grader|reviewer|rater)s?\W+{_VERBS}", e["message"], re.I))
+    )
 
 
 @mutant(of="audit", kills="L5.14")
