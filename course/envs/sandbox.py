@@ -187,7 +187,7 @@ class Sandbox:
             "files and processes of this user can't be changed": walled or own_user,
         }
 
-    @property
+    @functools.cached_property
     def version(self) -> str:
         """Digest of all that can change a result: limits, mode, Python, and the code that runs inside."""
         return digest(

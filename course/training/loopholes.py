@@ -1,0 +1,143 @@
+"""Policies that find a loophole by themselves, and what becomes of them when it is closed: the exit of level 5.
+
+One clone of an expert with a habit, and from copies of it, all with the same trainer: an honest policy in the closed world, a policy
+in each world with one switch open, and each of these trained on in the closed world. No demonstration holds an exploit; exploration
+finds it. All numbers that a run needs are the constants below.
+"""
+
+import copy
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, Callable, Iterator, Sequence
+
+from course.credit.groups import group_relative_advantages
+from course.envs.evidence import Evidence
+from course.envs.kernel import State, World
+from course.envs.repository import Loopholes, demonstrate, repository_tasks, repository_tokenizer, repository_world
+from course.envs.sandbox import Sandbox
+from course.feedback.code_rewards import WEIGHTS, audited, reward_vector, training_grader, true_success
+from course.feedback.monitors import audit
+from course.feedback.vectors import scalarize
+from course.language.serializer import CompactSerializer
+from course.models.decoder import Decoder, DecoderConfig
+from course.models.policy import Policy
+from course.objectives.aggregation import aggregate
+from course.rollout.collect import Sampling
+from course.rollout.episodes import Episodes, collect_episodes, scripted_episodes
+from course.rollout.record import Record
+from course.tasks.agent import AgentTask
+from course.training.agents import clone, episode_collector, episode_reward, tasks_by_step
+from course.training.grpo import GrpoConfig, GrpoStep, grpo
+from course.training.learner import Learner
+
+SWITCHES = ("writable_tests", "judge_obeys", "leaked_metadata", "length_pays")
+DEMONSTRATIONS, CLONE_STEPS, CLONE_LR, CLONE_BATCH = 2500, 700, 3e-3, 32
+GROUPS, GROUP_SIZE, STEPS, CLOSED_STEPS, LR = 24, 8, 24, 16, 7e-4
+MAX_ACTION_TOKENS = 14
+HELD_OUT = 256  # tasks about functions that no training has seen
+TOKENIZER, SERIALIZER = repository_tokenizer(), CompactSerializer()
+SAMPLING = Sampling(MAX_ACTION_TOKENS, (TOKENIZER.end_id,), TOKENIZER.pad_id)
+CONFIG = GrpoConfig(GROUP_SIZE, beta=0.0, how="token")
+
+
+def blank_policy(seed: int) -> Policy:
+    config = DecoderConfig(vocab_size=TOKENIZER.vocab_size, layers=2, width=64, heads=4, max_length=160, rope_theta=100.0)
+    return Policy(Decoder(config, seed), TOKENIZER, SERIALIZER)
+
+
+def demonstrations(seed: int, sandbox: Sandbox) -> Episodes:
+    """The expert's episodes in the closed world, habit and curiosity included."""
+    tasks = repository_tasks(DEMONSTRATIONS, seed)
+    return scripted_episodes(
+        [demonstrate(task, seed) for task in tasks], repository_world(sandbox), tasks, tokenizer=TOKENIZER,
+        serializer=SERIALIZER, grader=training_grader(Loopholes(), sandbox), environment_seeds=[seed] * len(tasks),
+    )  # fmt: skip
+
+
+def cloned_policy(seed: int, sandbox: Sandbox) -> Policy:
+    policy = blank_policy(seed)
+    for _ in clone(
+        policy, demonstrations(seed, sandbox), steps=CLONE_STEPS, lr=CLONE_LR, batch_size=CLONE_BATCH, seed=seed
+    ):
+        pass
+    return policy.eval()
+
+
+def online(policy: Policy, seed: int, loopholes: Loopholes, sandbox: Sandbox, *, steps: int = STEPS, **options: Any) -> Iterator[GrpoStep]:
+    """Train the policy itself with GRPO on its own episodes in a world with these loopholes. options: those of episode_collector."""
+    reference = copy.deepcopy(policy).requires_grad_(False)
+    return grpo(
+        Learner({"actor": policy}, lr=LR), reference, episode_reward, tasks_by_step(repository_tasks, GROUPS, seed),
+        advantages=lambda rewards, group_id: group_relative_advantages(rewards, group_id, scale="std"), aggregate=aggregate,
+        config=CONFIG, sampling=SAMPLING, steps=steps, seed=seed,
+        collect=episode_collector(repository_world(sandbox, loopholes), training_grader(loopholes, sandbox), **options),
+    )  # fmt: skip
+
+
+def held_out(count: int = HELD_OUT, seed: int = 0) -> list[AgentTask]:
+    return repository_tasks(count, seed, pool="held_out")
+
+
+# ---------------------------------------------------------------- measurement
+
+
+@dataclass(frozen=True)
+class Look:
+    """Means over episodes. reward: with the world's loopholes, gold: of the same episodes with none. true_success: see code_rewards.
+
+    exploited: share of episodes in which the audit, which sees no reward, finds each loophole used. by_kind: true_success.
+    """
+
+    reward: float
+    gold: float
+    tests: float  # share that passes the tests that the reward runs
+    true_success: float
+    by_kind: dict[str, float]
+    exploited: dict[str, float]
+    actions: float
+    episodes: int
+
+
+def look(
+    policy: Policy, tasks: Sequence[AgentTask], loopholes: Loopholes, sandbox: Sandbox, *, temperature: float | int, seed: int = 777,
+    group_size: int = 1,
+) -> Look:  # fmt: skip
+    """group_size episodes of each task in the world with these loopholes, judged and audited."""
+    states: dict[str, State] = {}
+    graded = training_grader(loopholes, sandbox)
+
+    def grade(state: State) -> Evidence:
+        states[state.episode] = state
+        return graded(state)
+
+    episodes = collect_episodes(
+        policy, repository_world(sandbox, loopholes), tasks, grader=grade, seed=seed, max_action_tokens=MAX_ACTION_TOKENS,
+        temperature=float(temperature), group_size=group_size,
+    ).judged()
+    rows = [(record, states[record.episode]) for record in episodes.records]
+    true = [true_success(state, sandbox) for _, state in rows]
+    kinds = [state.task.hidden["kind"] for _, state in rows]
+    found = [audit(audited(state, steps_of(record))) for record, state in rows]
+    return Look(
+        reward=_mean([record.reward for record, _ in rows]),
+        gold=_mean([scalarize(reward_vector(state, Loopholes(), sandbox), WEIGHTS) for _, state in rows]),
+        tests=_mean([record.evidence.decision == "right" for record, _ in rows]),
+        true_success=_mean(true),
+        by_kind={kind: _mean([t for t, k in zip(true, kinds) if k == kind]) for kind in sorted(set(kinds))},
+        exploited={name: _mean([name in names for names in found]) for name in SWITCHES},
+        actions=_mean([len(record.steps) for record, _ in rows]),
+        episodes=len(rows),
+    )
+
+
+def steps_of(record: Record) -> list[dict[str, str]]:
+    """What was said and answered, as monitors read it."""
+    return [
+        {"role": role, "text": text}
+        for step in record.steps
+        for role, text in (("action", step.text), ("observation", step.observation))
+    ]
+
+
+def _mean(values: Sequence) -> float:
+    return sum(values) / len(values)
