@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 
+import small_ppo
 from course.feedback.constraints import (
     completions,
     dual_ascent,
@@ -317,3 +318,35 @@ def test_no_task_reward_passes_an_order_but_any_weights_have_their_price():
         for bribe in (1.0, 10.0, 100.0)
     ]
     assert last[0] < last[1] < last[2]
+
+
+# ---------------------------------------------------------------- inside PPO
+
+HARM, LIMIT = 4, 0.1  # word 4 is worth twice word 5, and at most a tenth of the responses' words may be it
+
+
+def shares(batch, word):
+    return ((batch.tokens == word) & batch.action_mask).sum(1) / batch.action_mask.sum(1)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_multiplier_that_steps_with_ppo_holds_the_limit_that_a_small_weight_does_not(seed):
+    left = {}
+    for name, lmbda, lr, steps in (("weight", 0.5, None, 12), ("multiplier", 0.5, 2.0, 20)):
+        trace, costs = [lmbda], []
+
+        def reward(batch):
+            cost = shares(batch, HARM)
+            costs.append(float(cost.mean()))
+            return 2 * cost + shares(batch, 5) - trace[-1] * cost
+
+        actor, run = small_ppo.steps_of(reward, seed, steps)
+        for _ in run:
+            trace.append(trace[-1] if lr is None else lagrangian_step(trace[-1], costs[-1] - LIMIT, lr))
+        left[name] = sum(costs[-5:]) / 5
+        if lr is not None:
+            assert all(
+                (after > before) == (cost > LIMIT) for before, after, cost in zip(trace, trace[1:], costs) if cost != LIMIT
+            )
+            assert shares(small_ppo.answers(actor, seed), 5).mean() > 0.5  # helpful in the way that is left
+    assert left["weight"] > 0.5 and left["multiplier"] < 0.2, left

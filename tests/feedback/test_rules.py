@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 from torch import nn
 
-from course.credit.returns import generalized_advantage_estimation, shaped_token_rewards, whiten
+import small_ppo
 from course.feedback.rules import (
     Grader,
     Proposition,
@@ -17,14 +17,7 @@ from course.feedback.rules import (
     rule_reward,
     total_reward,
 )
-from course.models.decoder import Decoder, DecoderConfig
-from course.models.heads import ScalarHead
-from course.objectives.policy_gradient import ppo_actor_loss
-from course.objectives.value import critic_loss
-from course.rollout.collect import Sampling, collect
 from course.tasks.records import batch_of
-from course.training.learner import Learner
-from course.training.ppo import PpoConfig, PpoOperators, ppo
 
 # A wrong shape is refused by the type check under test and by the function's own ValueError without it.
 REFUSED = (ValueError, TypeCheckError)
@@ -183,9 +176,7 @@ def test_errors_of_the_grader_shrink_the_weights_by_a_known_factor(seed):
 
 # ---------------------------------------------------------------- total reward, and PPO on it
 
-VOCAB, PAD, END, LIKED, HARSH = 8, 0, 2, 5, 4
-SAMPLING = Sampling(max_new_tokens=6, end_ids=(END,), pad_id=PAD)
-OPERATORS = PpoOperators(shaped_token_rewards, generalized_advantage_estimation, whiten, ppo_actor_loss, critic_loss)
+LIKED, HARSH = 5, 4
 SAYS_HARSH = Proposition("harsh", "The response says word 4.", lambda response: "4" in response.split())
 SAYS_LIKED = Proposition("liked", "The response says word 5.", lambda response: "5" in response.split())
 
@@ -210,7 +201,7 @@ class Helpfulness(nn.Module):
 def fitted_rules(seed):
     """From 40 labelled responses in which word 4 costs 1.5 and word 5 earns 0.25."""
     rng = random.Random(f"{seed} labelled")
-    texts = [" ".join(str(rng.randrange(3, VOCAB)) for _ in range(4)) for _ in range(40)]
+    texts = [" ".join(str(rng.randrange(3, small_ppo.VOCAB)) for _ in range(4)) for _ in range(40)]
     labels = torch.tensor([-1.5 * SAYS_HARSH.holds(t) + 0.25 * SAYS_LIKED.holds(t) for t in texts])
     return RuleModel.fit((SAYS_HARSH, SAYS_LIKED), Grader("exact 1", 0, 0, seed), texts, labels)
 
@@ -219,26 +210,12 @@ def reward_of(seed, rule_weight):
     return RuleBasedReward(Helpfulness(), fitted_rules(seed), read=read, helpfulness_weight=2.0, rule_weight=rule_weight)
 
 
-def decoder(seed):
-    return Decoder(DecoderConfig(vocab_size=VOCAB, layers=1, width=16, heads=1, max_length=8), seed)
-
-
-def prompts(step):
-    return torch.randint(3, VOCAB, (16, 2), generator=torch.Generator().manual_seed(step))
-
-
-def train(reward, seed, steps):
-    actor = decoder(seed)
-    learner = Learner({"actor": actor, "critic": ScalarHead(decoder(seed + 1), seed)}, lr=1e-2)
-    run = ppo(learner, decoder(seed).requires_grad_(False), reward, prompts, operators=OPERATORS, config=PpoConfig(beta=0.02),
-              sampling=SAMPLING, steps=steps, seed=seed)  # fmt: skip
-    return actor, list(run)
-
-
 def test_total_is_the_weighted_sum_of_helpfulness_and_rules():
     helpfulness, rules = torch.tensor([1.0, 0.0]), torch.tensor([-3.0, 2.0])
     assert total_reward(helpfulness, rules, helpfulness_weight=2, rule_weight=0.5).tolist() == [0.5, 1.0]
-    batch = batch_of([((3, 3), (4, 5, END)), ((3, 3), (5, END)), ((3, 3), (6, 4, 6, END))], PAD)
+    batch = batch_of(
+        [((3, 3), (4, 5, small_ppo.END)), ((3, 3), (5, small_ppo.END)), ((3, 3), (6, 4, 6, small_ppo.END))], small_ppo.PAD
+    )
     reward = reward_of(0, rule_weight=3.0)
     parts = reward.parts(batch)
     assert parts[0].tolist() == pytest.approx([2 / 3, 1 / 2, 1 / 4])
@@ -255,8 +232,7 @@ def test_ppo_is_given_the_total():
         seen.append(float((2.0 * helpfulness + 1.0 * rules).mean()))
         return reward(batch)
 
-    _, spied_steps = train(spied, 0, 3)
-    _, steps = train(reward, 0, 3)
+    spied_steps, steps = (list(small_ppo.steps_of(r, 0, 3)[1]) for r in (spied, reward))
     assert [step.reward for step in steps] == pytest.approx(seen, abs=1e-6)
     assert steps == spied_steps
     assert reward.helpfulness.modes == {False} and reward.training  # a reward model inside is asked in evaluation
@@ -266,8 +242,9 @@ def test_ppo_is_given_the_total():
 def test_rules_inside_ppo_take_away_what_helpfulness_alone_would_keep(seed):
     said = {}
     for weight in (0.0, 1.0):
-        actor, steps = train(reward_of(seed, weight), seed, 10)
-        batch = collect(actor, prompts(1000), group_size=1, sampling=SAMPLING, seed=seed, first_episode=10**6).batch
+        actor, run = small_ppo.steps_of(reward_of(seed, weight), seed, 10)
+        steps = list(run)
+        batch = small_ppo.answers(actor, seed)
         helpfulness, _ = reward_of(seed, weight).parts(batch)
         harsh = sum(SAYS_HARSH.holds(read(batch, i)) for i in range(len(batch))) / len(batch)
         said[weight] = (harsh, float(helpfulness.mean()))
