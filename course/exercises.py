@@ -75,7 +75,10 @@ from course.rollout.replay import replay as replay
 
 # level 5
 from course.credit.potential import potential_rewards as potential_rewards
+from course.feedback.citations import entails as entails
 from course.feedback.constraints import lagrangian_step as lagrangian_step
 from course.feedback.length import remove_length_effect as remove_length_effect
+from course.feedback.monitors import audit as audit, diff_monitor as diff_monitor, find_canaries as find_canaries
+from course.feedback.naive_grader import forged_submission as forged_submission
 from course.feedback.rules import fit_rule_weights as fit_rule_weights
 from course.feedback.vectors import gate as gate, lexicographic as lexicographic, scalarize as scalarize
