@@ -75,6 +75,7 @@ from course.rollout.replay import replay as replay
 
 # level 5
 from course.credit.potential import potential_rewards as potential_rewards
+from course.envs.repository import closed_switches as closed_switches
 from course.feedback.citations import entails as entails
 from course.feedback.constraints import lagrangian_step as lagrangian_step
 from course.feedback.length import remove_length_effect as remove_length_effect

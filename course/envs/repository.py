@@ -109,6 +109,11 @@ class Loopholes:
         return frozenset({"main"} | {file for file, is_open in opened.items() if is_open})
 
 
+def closed_switches() -> dict[str, bool]:
+    """The closed environment's configuration, every switch of Loopholes by its name: what no default can open again."""
+    return {field.name: False for field in fields(Loopholes)}
+
+
 @dataclass(frozen=True)
 class Repo:
     """The inner state. before, files: the texts at the start and now. Main is the body of f, one line of Python.
