@@ -30,7 +30,7 @@ COMPONENTS = (
     Component("hack cost", -MOST, 0, "denied edits", "1", "lowest"),
     Component("action cost", -MOST, 0, "actions", "1", "lowest"),
 )
-WEIGHTS = {"tests": 10.0, "instruction": 1.0, "quality": 3.0, "hack cost": 1.0, "action cost": 0.1}
+WEIGHTS = {"tests": 10.0, "instruction": 1.0, "quality": 5.0, "hack cost": 1.0, "action cost": 0.1}
 # What the actor can reach of a component's grader while a switch is open.
 OPENS = {
     "format_only": ("tests", "change"), "visible_only": ("tests", "see"), "writable_tests": ("tests", "change"),

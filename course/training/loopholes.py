@@ -8,11 +8,11 @@ finds it. All numbers that a run needs are the constants below.
 import copy
 import time
 from dataclasses import asdict, dataclass
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Iterator, Sequence
 
 from course.credit.groups import group_relative_advantages
 from course.envs.evidence import Evidence
-from course.envs.kernel import State, World
+from course.envs.kernel import State
 from course.envs.repository import Loopholes, demonstrate, repository_tasks, repository_tokenizer, repository_world
 from course.envs.sandbox import Sandbox
 from course.feedback.code_rewards import WEIGHTS, audited, reward_vector, training_grader, true_success
@@ -31,13 +31,14 @@ from course.training.grpo import GrpoConfig, GrpoStep, grpo
 from course.training.learner import Learner
 
 SWITCHES = ("writable_tests", "judge_obeys", "leaked_metadata", "length_pays")
-DEMONSTRATIONS, CLONE_STEPS, CLONE_LR, CLONE_BATCH = 2500, 700, 3e-3, 32
-GROUPS, GROUP_SIZE, STEPS, CLOSED_STEPS, LR = 24, 8, 24, 16, 7e-4
+DEMONSTRATIONS, CLONE_STEPS, CLONE_LR, CLONE_BATCH = 3000, 800, 3e-3, 32
+GROUPS, GROUP_SIZE, STEPS, CLOSED_STEPS, LR = 16, 8, 24, 12, 7e-4
 MAX_ACTION_TOKENS = 14
+SHARES = {"impossible": 0.3, "named": 0.2, "stale": 0.2}
 HELD_OUT = 256  # tasks about functions that no training has seen
 TOKENIZER, SERIALIZER = repository_tokenizer(), CompactSerializer()
 SAMPLING = Sampling(MAX_ACTION_TOKENS, (TOKENIZER.end_id,), TOKENIZER.pad_id)
-CONFIG = GrpoConfig(GROUP_SIZE, beta=0.0, how="token")
+CONFIG = GrpoConfig(GROUP_SIZE, beta=0.0, how="token", minibatches=4)
 
 
 def blank_policy(seed: int) -> Policy:
@@ -45,9 +46,13 @@ def blank_policy(seed: int) -> Policy:
     return Policy(Decoder(config, seed), TOKENIZER, SERIALIZER)
 
 
+def training_tasks(count: int, seed: int) -> list[AgentTask]:
+    return repository_tasks(count, seed, **SHARES)
+
+
 def demonstrations(seed: int, sandbox: Sandbox) -> Episodes:
     """The expert's episodes in the closed world, habit and curiosity included."""
-    tasks = repository_tasks(DEMONSTRATIONS, seed)
+    tasks = training_tasks(DEMONSTRATIONS, seed)
     return scripted_episodes(
         [demonstrate(task, seed) for task in tasks], repository_world(sandbox), tasks, tokenizer=TOKENIZER,
         serializer=SERIALIZER, grader=training_grader(Loopholes(), sandbox), environment_seeds=[seed] * len(tasks),
@@ -56,18 +61,18 @@ def demonstrations(seed: int, sandbox: Sandbox) -> Episodes:
 
 def cloned_policy(seed: int, sandbox: Sandbox) -> Policy:
     policy = blank_policy(seed)
-    for _ in clone(
-        policy, demonstrations(seed, sandbox), steps=CLONE_STEPS, lr=CLONE_LR, batch_size=CLONE_BATCH, seed=seed
-    ):
+    for _ in clone(policy, demonstrations(seed, sandbox), steps=CLONE_STEPS, lr=CLONE_LR, batch_size=CLONE_BATCH, seed=seed):
         pass
     return policy.eval()
 
 
-def online(policy: Policy, seed: int, loopholes: Loopholes, sandbox: Sandbox, *, steps: int = STEPS, **options: Any) -> Iterator[GrpoStep]:
+def online(
+    policy: Policy, seed: int, loopholes: Loopholes, sandbox: Sandbox, *, steps: int = STEPS, **options: Any
+) -> Iterator[GrpoStep]:
     """Train the policy itself with GRPO on its own episodes in a world with these loopholes. options: those of episode_collector."""
     reference = copy.deepcopy(policy).requires_grad_(False)
     return grpo(
-        Learner({"actor": policy}, lr=LR), reference, episode_reward, tasks_by_step(repository_tasks, GROUPS, seed),
+        Learner({"actor": policy}, lr=LR), reference, episode_reward, tasks_by_step(training_tasks, GROUPS, seed),
         advantages=lambda rewards, group_id: group_relative_advantages(rewards, group_id, scale="std"), aggregate=aggregate,
         config=CONFIG, sampling=SAMPLING, steps=steps, seed=seed,
         collect=episode_collector(repository_world(sandbox, loopholes), training_grader(loopholes, sandbox), **options),
@@ -75,7 +80,7 @@ def online(policy: Policy, seed: int, loopholes: Loopholes, sandbox: Sandbox, *,
 
 
 def held_out(count: int = HELD_OUT, seed: int = 0) -> list[AgentTask]:
-    return repository_tasks(count, seed, pool="held_out")
+    return repository_tasks(count, seed, pool="held_out", **SHARES)
 
 
 # ---------------------------------------------------------------- measurement
@@ -111,8 +116,14 @@ def look(
         return graded(state)
 
     episodes = collect_episodes(
-        policy, repository_world(sandbox, loopholes), tasks, grader=grade, seed=seed, max_action_tokens=MAX_ACTION_TOKENS,
-        temperature=float(temperature), group_size=group_size,
+        policy,
+        repository_world(sandbox, loopholes),
+        tasks,
+        grader=grade,
+        seed=seed,
+        max_action_tokens=MAX_ACTION_TOKENS,
+        temperature=float(temperature),
+        group_size=group_size,
     ).judged()
     rows = [(record, states[record.episode]) for record in episodes.records]
     true = [true_success(state, sandbox) for _, state in rows]
@@ -137,6 +148,81 @@ def steps_of(record: Record) -> list[dict[str, str]]:
         for step in record.steps
         for role, text in (("action", step.text), ("observation", step.observation))
     ]
+
+
+# ---------------------------------------------------------------- one seed of the evidence
+
+
+@dataclass(frozen=True)
+class Training:
+    """One policy's training in one world. reward: mean of each step's own episodes. looks: step -> held-out episodes, 0 before it.
+
+    sampled is at temperature 1, greedy at 0; both are in the world of the training.
+    """
+
+    loopholes: tuple[str, ...]  # those open
+    reward: tuple[float, ...]
+    sampled: dict[int, Look]
+    greedy: dict[int, Look]
+
+
+@dataclass(frozen=True)
+class LoopholeRun:
+    """One clone and its descendants. initial: how often the clone does what the audit looks for, by the switch that is open.
+
+    honest: trained in the closed world. opened: trained with one switch open. closed: the same policies, trained on with all closed.
+    """
+
+    seed: int
+    initial: dict[str, Look]
+    honest: Training
+    opened: dict[str, Training]
+    closed: dict[str, Training]
+    seconds: dict[str, float]  # of a processor, and no part of any comparison
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def trained(
+    policy: Policy, seed: int, loopholes: Loopholes, sandbox: Sandbox, *, steps: int, every: int = 8, tasks: Sequence[AgentTask]
+) -> Training:  # fmt: skip
+    """Train the policy itself, and look at it before, on the way and at the end."""
+    rewards: list[float] = []
+    sampled = {0: look(policy, tasks, loopholes, sandbox, temperature=1)}
+    greedy = {0: look(policy, tasks, loopholes, sandbox, temperature=0)}
+    for record in online(policy, seed, loopholes, sandbox, steps=steps):
+        rewards.append(record.reward)
+        done = record.step + 1
+        if done % every == 0 or done == steps:
+            sampled[done] = look(policy, tasks, loopholes, sandbox, temperature=1)
+    greedy[steps] = look(policy, tasks, loopholes, sandbox, temperature=0)
+    names = tuple(name for name, is_open in vars(loopholes).items() if is_open)
+    return Training(names, tuple(rewards), sampled, greedy)
+
+
+def recorded_run(seed: int, sandbox: Sandbox, *, switches: Sequence[str] = SWITCHES) -> LoopholeRun:
+    """Clone, train honestly, train with each switch open, close it and train on; measured on the same held-out tasks throughout."""
+    tasks, seconds, began = held_out(), {}, time.process_time()
+
+    def lap(name: str) -> None:
+        nonlocal began
+        now = time.process_time()
+        seconds[name], began = now - began, now
+
+    original = cloned_policy(seed, sandbox)
+    lap("clone")
+    initial = {name: look(original, tasks, Loopholes.only(name), sandbox, temperature=1, group_size=4) for name in switches}
+    lap("initial")
+    honest = trained(copy.deepcopy(original), seed, Loopholes(), sandbox, steps=STEPS, tasks=tasks)
+    lap("honest")
+    opened, closed = {}, {}
+    for name in switches:
+        policy = copy.deepcopy(original)
+        opened[name] = trained(policy, seed, Loopholes.only(name), sandbox, steps=STEPS, tasks=tasks)
+        closed[name] = trained(policy, seed + 1000, Loopholes(), sandbox, steps=CLOSED_STEPS, tasks=tasks)
+        lap(name)
+    return LoopholeRun(seed, initial, honest, opened, closed, seconds)
 
 
 def _mean(values: Sequence) -> float:
