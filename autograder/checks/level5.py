@@ -142,21 +142,22 @@ def rank_correlation(a, b):
     return float(torch.corrcoef(torch.stack(ranks))[0, 1])
 
 
-def population(draw, n=60, ratio=10.0):
-    """(raw rows, the same in standard deviations of this training stream, the loud component): one component has 100 times the variance."""
-    quiet, loud = draw.normal(n), draw.normal(n)
-    quiet, loud = (x / x.std(unbiased=False) - (x / x.std(unbiased=False)).mean() for x in (quiet, loud))
-    quiet, loud = quiet * 1.5 + 2.0, loud * 1.5 * ratio - 4.0
-    raw = [
-        [row("tests", float(a), low=-90.0, high=90.0), row("style", float(b), low=-900.0, high=900.0)]
-        for a, b in zip(quiet, loud)
-    ]
-    (ma, sa), (mb, sb) = ((float(x.mean()), float(x.std(unbiased=False))) for x in (quiet, loud))
-    normal = [
-        [row("tests", (a - ma) / sa, low=(-90 - ma) / sa, high=(90 - ma) / sa), row("style", (b - mb) / sb, low=(-900 - mb) / sb, high=(900 - mb) / sb)]
-        for a, b in zip(quiet.tolist(), loud.tolist())
-    ]  # fmt: skip
-    return raw, normal, quiet.tolist(), loud.tolist()
+def population(draw, n=30):
+    """(raw rows, the same rows in standard deviations, the quiet component, the loud one with 100 times its variance), uncorrelated."""
+    quiet, loud = (x - x.mean() for x in (draw.normal(n), draw.normal(n)))
+    loud = loud - (loud @ quiet) / (quiet @ quiet) * quiet
+    units = [(x / x.std(unbiased=False)).tolist() for x in (quiet, loud)]
+    scale = {"tests": (1.5, 2.0, 90.0), "style": (15.0, -4.0, 900.0)}  # standard deviation, mean, end of the range
+    raw, normal = [], []
+    for values in zip(*units):
+        raw.append([row(name, sd * u + mean, low=-end, high=end) for u, (name, (sd, mean, end)) in zip(values, scale.items())])
+        normal.append(
+            [
+                row(name, u, low=(-end - mean) / sd, high=(end - mean) / sd)
+                for u, (name, (sd, mean, end)) in zip(values, scale.items())
+            ]
+        )
+    return raw, normal, *units
 
 
 @invariant("L5.02", points=1)

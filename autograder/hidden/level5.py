@@ -75,7 +75,7 @@ def weights_for_what_is_there(scalarize, draw):
 @invariant("L5.02", points=1, hidden=True)
 def normalised_vectors_with_gaps(scalarize, draw):
     """In training standard deviations a missing score stands at its low end there, or is left out; other weights still turn the ranking."""
-    raw, normal, quiet, loud = visible.population(draw, n=40)
+    raw, normal, quiet, loud = visible.population(draw, n=24)
     weights = {"tests": 1.0, "style": 3.0}
     answers = visible.expect_scalars(scalarize, [(rows, weights) for rows in normal])
     expect(visible.rank_correlation(answers, loud), "the rank correlation with a weight of 3").at_least(0.8)
