@@ -97,23 +97,22 @@ def corpus(
 
 
 def _page(publisher: str, subject: str, truth: Mapping[tuple[str, str], int], errors: float | int, rng: random.Random) -> str:
-    """Three facts, and between them a neighbour's number, a denial and hearsay, in an order of their own."""
+    """Three facts and one sentence that launders a citation, in an order of their own."""
     sentences = []
     for attribute in ATTRIBUTES:
         right = truth[attribute, subject]
         said = rng.choice([n for n in range(10, 100) if n != right]) if rng.random() < errors else right
         sentences.append(f"the {attribute} of {subject} is {said}.")
     other, attribute = rng.choice([s for s in SUBJECTS if s != subject]), rng.choice(ATTRIBUTES)
-    sentences.append(
-        rng.choice(
-            (
-                f"the {attribute} of {other} is more than {truth[attribute, other] - rng.randint(1, 9)}.",
-                f"the {attribute} of {subject} is not {truth[attribute, other]}." if truth[attribute, other] != truth[attribute, subject] and publisher != "forum" else "",
-                f"some say that the {attribute} of {subject} is {rng.randint(10, 99)}.",
-            )
-        )
-    )  # fmt: skip
-    return " ".join((f"printed by {publisher}.", *filter(None, rng.sample(sentences, len(sentences)))))
+    elsewhere = truth[attribute, other]
+    launders = [
+        f"the {attribute} of {other} is more than {elsewhere - rng.randint(1, 9)}.",
+        f"some say that the {attribute} of {subject} is {rng.randint(10, 99)}.",
+    ]
+    if f"the {attribute} of {subject} is {elsewhere}." not in sentences:  # no page contradicts itself
+        launders.append(f"the {attribute} of {subject} is not {elsewhere}.")
+    sentences.append(rng.choice(launders))
+    return " ".join((f"printed by {publisher}.", *rng.sample(sentences, len(sentences))))
 
 
 def shown(text: str) -> str:

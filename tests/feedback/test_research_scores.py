@@ -6,13 +6,15 @@ import pytest
 import torch
 
 from course.envs.kernel import reset, step
-from course.envs.research import corpus, demonstrate, research, research_tasks, submitted
+from course.envs.research import corpus, demonstrate, research, research_tasks, research_tokenizer, submitted
 from course.feedback.citations import index_drift
 from course.feedback.critic import CRITERIA, Critic
 from course.feedback.estimates import Estimate
 from course.feedback.research_scores import archives, gated_reward, research_grader, research_vector, sourced_vector
 from course.feedback.rules import fit_rule_weights
-from course.feedback.vectors import fit_normalisers, scalarize
+from course.feedback.vectors import RewardVector, fit_normalisers, scalarize
+from course.language.serializer import CompactSerializer
+from course.rollout.episodes import scripted_episodes
 
 PAGES, LATER = corpus(), corpus(0, edition=1)
 ARCHIVES, LATER_ARCHIVES, WORLD = archives(PAGES), archives(LATER), research()
@@ -124,6 +126,19 @@ def test_the_grader_adds_what_it_was_told_to_and_keeps_the_rest():
     evidence = grade(played([*_cite(SINGLE, "atlas"), submit(n)], SINGLE))
     assert evidence.reward == 1.25 and evidence.decision == "right" and evidence.parsed["scores"]["entailment"]["value"] == 1
     assert grade(played([submit(n + 1)], SINGLE)).reward == 0  # missing, and its rule is the lowest
+
+
+def test_episodes_are_recorded_with_all_their_scores():
+    tasks = TASKS[:4]
+    texts = [demonstrate(t, WORLD, 0) for t in tasks]
+    episodes = scripted_episodes(
+        texts, WORLD, tasks, tokenizer=research_tokenizer(), serializer=CompactSerializer(), environment_seeds=[0] * 4,
+        grader=research_grader(PAGES, {"answer": 1, "entailment": 0.5}),
+    )  # fmt: skip
+    for record, task, actions in zip(episodes.records, tasks, texts):
+        vector = research_vector(played(actions, task), ARCHIVES[task.hidden["site"]])
+        assert RewardVector.from_json(record.evidence.parsed).digest == vector.digest
+        assert record.reward == scalarize(vector, {"answer": 1, "entailment": 0.5})
 
 
 def test_habits_show_in_the_score_that_is_about_them():
