@@ -18,6 +18,7 @@ from course.feedback import citations, code_rewards, judges, ladder, monitors, v
 from course.feedback.estimates import Estimate
 from course.feedback.normaliser import RewardNormaliser
 from course.language.stamp import digest
+from course.training import debate as contest
 
 # ---------------------------------------------------------------- vectors
 
@@ -285,6 +286,48 @@ def only_where_pages_moved(before, after, recorded=()):
     """Citations of pages that did not change are not replayed."""
     same = {a for a in before if a in after and before[a] == after[a]}
     return citations.index_drift(before, after, [c for c in recorded if c[1] not in same])
+
+
+# ---------------------------------------------------------------- debate
+
+
+def _step(number, game, policy):
+    return contest.DebateStep(
+        number,
+        game.score(policy),
+        float(game.share(*policy)),
+        contest.usage(policy, "flourish"),
+        contest.usage(policy, "evidence"),
+        policy,
+    )
+
+
+@alternative(of="debate")
+def by_multiplication(judge, asked, held_out, *, learning=contest.SIDES, steps=60, lr=0.2):
+    """Mirror ascent: each law is multiplied by the exponential of what its moves win."""
+    train, test = contest.Game.of(judge, asked), contest.Game.of(judge, held_out)
+    policy = torch.full((2, len(contest.MOVES)), 1 / len(contest.MOVES), dtype=torch.float64)
+    for number in range(steps + 1):
+        yield _step(number, test, policy)
+        wins = torch.stack([train.truth_wins @ policy[1], 1 - policy[0] @ train.truth_wins])
+        active = torch.tensor([[side in learning] for side in contest.SIDES])
+        moved = policy * torch.exp(10 * lr * wins)
+        policy = torch.where(active, moved / moved.sum(1, keepdim=True), policy)
+
+
+@alternative(of="debate")
+def one_side_after_the_other(judge, asked, held_out, *, learning=contest.SIDES, steps=60, lr=0.2):
+    """In each step the true side answers first, and the false side answers that."""
+    train, test = contest.Game.of(judge, asked), contest.Game.of(judge, held_out)
+    logits = [torch.zeros(len(contest.MOVES), dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    climbs = [torch.optim.Adam([x], lr=lr) for x in logits]
+    for number in range(steps + 1):
+        yield _step(number, test, torch.stack([torch.softmax(x.detach(), 0) for x in logits]))
+        for i, side in enumerate(contest.SIDES):
+            if side in learning:
+                share = train.share(*(torch.softmax(x, 0) for x in logits))
+                logits[i].grad = torch.autograd.grad(share if i else -share, logits[i])[0]
+                climbs[i].step()
 
 
 # ---------------------------------------------------------------- monitors

@@ -11,7 +11,6 @@ from types import FunctionType, MappingProxyType
 import torch
 
 from autograder.checks.level3_package import direct, raises
-from autograder.checks.level5 import population, rank_correlation
 from autograder.framework import CheckFailed, expect, invariant
 from course.envs.sandbox import Limits, Sandbox
 
@@ -130,11 +129,18 @@ def a_vector_without_a_score_is_refused(RewardVector, draw):
 # ---------------------------------------------------------------- L5.02: one scale for all components
 
 
-def _stream(draw, n, ratio=10.0, offset=0.0, absent=0.0):
-    """Vectors of a quiet and a loud component. offset: added to both; absent: the share of loud scores that are missing."""
+def _rank_correlation(a, b):
+    ranks = [scalar(x).argsort().argsort().double() for x in (a, b)]
+    return float(torch.corrcoef(torch.stack(ranks))[0, 1])
+
+
+def _stream(draw, n, offset=0.0, absent=0.0):
+    """Vectors of a quiet component and one with 100 times its variance. offset: added to both; absent: the share of loud scores that are missing."""
     from course.feedback.vectors import Component, RewardVector, Score
 
-    _, _, quiet, loud = population(draw, n, ratio)
+    draws = [draw.normal(n) for _ in range(2)]
+    quiet, loud = ((x - x.mean()) / x.std(unbiased=False) for x in draws)
+    quiet, loud = (quiet * 1.5 + 2.0).tolist(), (loud * 15.0 - 4.0).tolist()
     components = tuple(Component(name, -9e3, 9e3, "points", "1", "skip") for name in ("quiet", "loud"))
     gone = draw.mask(n, p=absent).tolist() if absent else [False] * n
     return [
@@ -179,9 +185,11 @@ def a_loud_component_no_longer_decides(normalised, draw):
         quiet = [v.scores["quiet"].value for v in held_out]
         raw = [scalarize(v, weights) for v in held_out]
         sums = [scalarize(direct(normalised)(v, constants), weights) for v in held_out]
-        expect(rank_correlation(raw, loud), "the rank correlation of the raw sum with the loud component").at_least(0.9)
-        expect(rank_correlation(sums, loud), "the same of the normalised sum").at_most(0.9)
-        expect(rank_correlation(sums, quiet), "the rank correlation of the normalised sum with the quiet component").at_least(0.4)
+        expect(_rank_correlation(raw, loud), "the rank correlation of the raw sum with the loud component").at_least(0.9)
+        expect(_rank_correlation(sums, loud), "the same of the normalised sum").at_most(0.9)
+        expect(_rank_correlation(sums, quiet), "the rank correlation of the normalised sum with the quiet component").at_least(
+            0.4
+        )
 
 
 @invariant("L5.02", home="course.feedback.vectors")
@@ -712,6 +720,90 @@ def each_rung_falls_open_and_stands_closed(climb, draw):
         expect(opened, f"the attack of {name} with {rung.tier.switch} open, played again").true("a success")
         expect(not closed, f"the attack of {name} with all closed, played again").true("no success")
         expect(rung.open_reward > rung.closed_reward, f"the reward of the attack of {name}").true("more where it is open")
+
+
+# ---------------------------------------------------------------- L5.13: a debate can be won by style
+
+
+def _measured(judge, asked, policy):
+    """(mean score, share of verdicts for the truth, sentences by kind of either side), move by move."""
+    from course.training.debate import MOVES, PARTS, SIDES
+
+    score, true, laws = 0.0, 0.0, [dict(zip(MOVES, side.tolist())) for side in policy]
+    for question in asked:
+        said = [{move: judge(question.argument(side, move), question.evidence) for move in MOVES} for side in SIDES]
+        score += sum(p * said[i][move] for i, law in enumerate(laws) for move, p in law.items()) / 2
+        for a, p in laws[0].items():
+            for b, q in laws[1].items():
+                better, worse = said[0][a], said[1][b]
+                true += p * q * (1.0 if better > worse else 0.5 if better == worse else 0.0)
+    used = {part: [sum(p * move.count(part) for move, p in law.items()) for law in laws] for part in PARTS}
+    return score / len(asked), true / len(asked), used
+
+
+def _debated(debate, draw, judge, **options):
+    """The first and the last step of a debate, each measured again on the held-out questions."""
+    from course.training.debate import questions
+
+    asked, held_out = (questions(8, draw.number(0, 10_000)) for _ in range(2))
+    steps = list(direct(debate)(judge, asked, held_out, **options))
+    expect([s.step for s in steps] == list(range(len(steps))) and len(steps) > 1, "the steps of a debate").true("0, 1, 2, ...")
+    ends = []
+    for s in (steps[0], steps[-1]):
+        score, true, used = _measured(judge, held_out, s.policy)
+        for name, got, wanted in (
+            ("score", s.score, score), ("true_share", s.true_share, true), ("flourish", s.flourish, used["flourish"]),
+            ("evidence", s.evidence, used["evidence"]),
+        ):  # fmt: skip
+            close = torch.allclose(torch.as_tensor(got).double(), torch.as_tensor(wanted).double(), atol=1e-6)
+            expect(close, f"{name} at step {s.step}, {got}").true(f"{wanted}, measured again on held-out questions")
+        ends.append((score, true, used))
+    uniform = float((steps[0].policy - 1 / steps[0].policy.shape[1]).abs().max()) < 1e-9
+    expect(uniform, "the policies at the start").true("uniform")
+    return ends, steps
+
+
+@invariant("L5.13", home="course.training.debate")
+def style_wins_a_debate(debate, draw):
+    """Against a judge with a taste, trained sides end in flourishes: the judge's score rises, and the truth wins less often than before."""
+    from course.feedback.judges import StyleJudge
+
+    for bias in (1.5, 3.0):
+        (before, after), _ = _debated(debate, draw, StyleJudge(bias))
+        expect(after[0] - before[0], f"the rise of the judge's score, bias {bias}").at_least(0.5)
+        expect(before[1] - after[1], f"the fall of the share of verdicts for the truth, bias {bias}").at_least(0.1)
+        expect(min(after[2]["flourish"]), f"flourishes of either side's argument, bias {bias}").at_least(1.5)
+        expect(max(after[2]["evidence"]), f"evidence in either side's argument, bias {bias}").at_most(0.3)
+
+
+@invariant("L5.13", home="course.training.debate")
+def evidence_is_not_out_talked(debate, draw):
+    """Against a judge that checks evidence, the same training leads to evidence: the truth wins, and a flourish is worth as little as a blank."""
+    from course.feedback.judges import RubricJudge
+
+    (before, after), _ = _debated(debate, draw, RubricJudge())
+    expect(after[1], "the share of verdicts for the truth").at_least(max(0.97, before[1]))
+    for i, side in enumerate(("true", "false")):
+        flourish, plain = after[2]["flourish"][i], after[2]["plain"][i]
+        expect(abs(flourish - plain) < 1e-3, f"flourishes of the {side} side, {flourish:.3f}").true(
+            f"as many as blanks, {plain:.3f}"
+        )
+    expect(after[2]["evidence"][0] - before[2]["evidence"][0], "the rise of evidence on the true side").at_least(0.3)
+    expect(after[2]["evidence"][1], "false evidence in the end").at_most(0.25)
+
+
+@invariant("L5.13", home="course.training.debate")
+def one_optimised_side_is_enough(debate, draw):
+    """With a taste in the judge a trained false side alone brings truth down; the side that does not learn keeps its law."""
+    from course.feedback.judges import StyleJudge
+
+    for learning, place in ((("false",), 1), (("true",), 0)):
+        (before, after), steps = _debated(debate, draw, StyleJudge(3.0), learning=learning)
+        moved = [float((steps[-1].policy[i] - steps[0].policy[i]).abs().max()) for i in range(2)]
+        expect(moved[place] > 0.1 and moved[1 - place] < 1e-9, f"how far the two laws moved, {moved}").true(
+            "the learning one only"
+        )
+        expect((before[1] - after[1]) * (1 if place else -1), f"what {learning} gained by training").at_least(0.1)
 
 
 # ---------------------------------------------------------------- L5.15: judges drift and favour their own

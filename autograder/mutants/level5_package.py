@@ -13,6 +13,7 @@ from course.envs.kernel import step
 from course.feedback import citations, code_rewards, judges, ladder, monitors, vectors
 from course.feedback.estimates import Estimate
 from course.feedback.normaliser import RewardNormaliser
+from course.training import debate as contest
 
 # ---------------------------------------------------------------- L5.01: what a stored vector must hold
 
@@ -637,6 +638,67 @@ def one_switch_for_two_rungs(seed, sandbox):
     tiers = list(ladder.TIERS)
     tiers[1] = replace(tiers[1], switch="writable_tests")
     return ladder.climb(seed, sandbox, tiers)
+
+
+# ---------------------------------------------------------------- L5.13: what is no debate
+
+
+@mutant(of="debate", kills="L5.13")
+def debaters_who_do_not_learn(judge, asked, held_out, **options):
+    """This looks like debaters that were never optimised: a judge's taste shows in those who look for it."""
+    for now in contest.debate(judge, asked, held_out, **{**options, "lr": 0.0}):
+        yield now
+
+
+def _remeasured(now, judge, held_out):
+    game = contest.Game.of(judge, held_out)
+    return replace(now, score=game.score(now.policy), true_share=float(game.share(*now.policy)))
+
+
+@mutant(of="debate", kills="L5.13")
+def trained_by_a_better_judge(judge, asked, held_out, **options):
+    """This looks like training by a judge without the bias: what the biased one would have been led to is not seen."""
+    for now in contest.debate(judges.RubricJudge(), asked, held_out, **options):
+        yield _remeasured(now, judge, held_out)
+
+
+@mutant(of="debate", kills="L5.13")
+def both_argue_for_the_truth(judge, asked, held_out, **options):
+    """This looks like two sides with one aim: the false one is trained to lose, and the truth wins before any judge."""
+    last = None
+    for now in contest.debate(judge, asked, held_out, **{**options, "learning": ("true",)}):
+        last = now if last is None else last
+        yield _remeasured(replace(now, policy=torch.stack([now.policy[0], last.policy[1]])), judge, held_out)
+
+
+@mutant(of="debate", kills="L5.13")
+def the_score_is_called_truth(judge, asked, held_out, **options):
+    """This looks like the judge's score in the place of truth: it rises, and nobody compares it with what is so."""
+    start = None
+    for now in contest.debate(judge, asked, held_out, **options):
+        start = now if start is None else start
+        yield replace(now, true_share=min(1.0, start.true_share + now.score - start.score))
+
+
+@mutant(of="debate", kills="L5.13")
+def flourishes_pass_for_evidence(judge, asked, held_out, **options):
+    """This looks like ornate sentences that are counted as evidence: a debate that was won by style then looks like one of facts."""
+    for now in contest.debate(judge, asked, held_out, **options):
+        yield replace(now, evidence=tuple(a + b for a, b in zip(now.evidence, now.flourish)))
+
+
+@mutant(of="debate", kills="L5.13")
+def a_judge_without_the_page(judge, asked, held_out, **options):
+    """This looks like a judge that is not shown the evidence: it can't check what it does not have."""
+    blind = lambda response, evidence: judge(response, "")  # noqa: E731
+    for now in contest.debate(blind, asked, held_out, **options):
+        yield _remeasured(now, judge, held_out)
+
+
+@mutant(of="debate", kills="L5.13")
+def sides_learn_in_turn_whatever_is_asked(judge, asked, held_out, *, learning=contest.SIDES, **options):
+    """This looks like a side that is said to stand still and is trained: who gained by what can't be told."""
+    yield from contest.debate(judge, asked, held_out, **options)
 
 
 # ---------------------------------------------------------------- L5.15: what hides a drift or a preference
