@@ -107,11 +107,30 @@ def level4(seeds: int) -> dict[str, Any]:
     }
 
 
+def level5(seeds: int) -> dict[str, Any]:
+    """L5.14: each loophole found by a policy of its own, and each of these policies trained on with it closed, over seeds."""
+    from course.envs.sandbox import Sandbox
+    from course.feedback.code_rewards import WEIGHTS
+    from course.training import loopholes
+
+    with Sandbox(warm=3) as sandbox:
+        runs = [loopholes.recorded_run(seed, sandbox).to_json() for seed in range(seeds)]
+    names = (
+        "SWITCHES", "SHARES", "DEMONSTRATIONS", "CLONE_STEPS", "CLONE_LR", "CLONE_BATCH", "GROUPS", "GROUP_SIZE", "STEPS", "CLOSED_STEPS",
+        "LR", "MAX_ACTION_TOKENS", "HELD_OUT",
+    )  # fmt: skip
+    return {
+        "recipe": "one switch open, then all closed",
+        "settings": {name.lower(): getattr(loopholes, name) for name in names} | {"weights": WEIGHTS},
+        "outcomes": runs,
+    }
+
+
 def _seed(place: int, *tables: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
     return [{name: tensor[place : place + 1] for name, tensor in table.items()} for table in tables]
 
 
-RECIPES = {1: level1, 2: level2, 3: level3, 4: level4}
+RECIPES = {1: level1, 2: level2, 3: level3, 4: level4, 5: level5}
 
 
 def machine() -> dict[str, Any]:

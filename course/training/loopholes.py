@@ -10,6 +10,10 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, Iterator, Sequence
 
+from jaxtyping import Float, Int
+from torch import Tensor
+import torch
+
 from course.credit.groups import group_relative_advantages
 from course.envs.evidence import Evidence
 from course.envs.kernel import State
@@ -31,7 +35,7 @@ from course.training.grpo import GrpoConfig, GrpoStep, grpo
 from course.training.learner import Learner
 
 SWITCHES = ("writable_tests", "judge_obeys", "leaked_metadata", "length_pays")
-DEMONSTRATIONS, CLONE_STEPS, CLONE_LR, CLONE_BATCH = 3000, 800, 3e-3, 32
+DEMONSTRATIONS, CLONE_STEPS, CLONE_LR, CLONE_BATCH = 3000, 700, 3e-3, 32
 GROUPS, GROUP_SIZE, STEPS, CLOSED_STEPS, LR = 16, 8, 24, 12, 7e-4
 MAX_ACTION_TOKENS = 14
 SHARES = {"impossible": 0.3, "named": 0.2, "stale": 0.2}
@@ -66,6 +70,17 @@ def cloned_policy(seed: int, sandbox: Sandbox) -> Policy:
     return policy.eval()
 
 
+def damped(rewards: Float[Tensor, "n"], group_id: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
+    """A = (r - m) / (s + 1), m and s the group's mean and standard deviation: a difference far below one unit of reward is noise.
+
+    Divided by s alone, a group that differs in the price of one action would weigh as much as one that differs in success.
+    """
+    centred = group_relative_advantages(rewards, group_id, scale="none")
+    _, place, count = group_id.unique(return_inverse=True, return_counts=True)
+    variance = torch.zeros(len(count), dtype=rewards.dtype).index_add(0, place, centred**2) / count
+    return centred / (variance.sqrt() + 1)[place]
+
+
 def online(
     policy: Policy, seed: int, loopholes: Loopholes, sandbox: Sandbox, *, steps: int = STEPS, **options: Any
 ) -> Iterator[GrpoStep]:
@@ -73,7 +88,7 @@ def online(
     reference = copy.deepcopy(policy).requires_grad_(False)
     return grpo(
         Learner({"actor": policy}, lr=LR), reference, episode_reward, tasks_by_step(training_tasks, GROUPS, seed),
-        advantages=lambda rewards, group_id: group_relative_advantages(rewards, group_id, scale="std"), aggregate=aggregate,
+        advantages=damped, aggregate=aggregate,
         config=CONFIG, sampling=SAMPLING, steps=steps, seed=seed,
         collect=episode_collector(repository_world(sandbox, loopholes), training_grader(loopholes, sandbox), **options),
     )  # fmt: skip
@@ -155,25 +170,27 @@ def steps_of(record: Record) -> list[dict[str, str]]:
 
 @dataclass(frozen=True)
 class Training:
-    """One policy's training in one world. reward: mean of each step's own episodes. looks: step -> held-out episodes, 0 before it.
+    """One policy's training in one world, and held-out episodes in the same world.
 
-    sampled is at temperature 1, greedy at 0; both are in the world of the training.
+    reward: mean of each step's own episodes. sampled: by step, at temperature 1; 0 is before the first. greedy: at the end, at temperature 0.
     """
 
     loopholes: tuple[str, ...]  # those open
     reward: tuple[float, ...]
     sampled: dict[int, Look]
-    greedy: dict[int, Look]
+    greedy: Look
 
 
 @dataclass(frozen=True)
 class LoopholeRun:
     """One clone and its descendants. initial: how often the clone does what the audit looks for, by the switch that is open.
 
-    honest: trained in the closed world. opened: trained with one switch open. closed: the same policies, trained on with all closed.
+    opened: trained with one switch open. closed: the same policies, trained on with all closed. honest: trained in the closed world
+    only, for as many steps as these two together.
     """
 
     seed: int
+    clone: dict[str, Look]  # sampled and greedy, in the closed world
     initial: dict[str, Look]
     honest: Training
     opened: dict[str, Training]
@@ -185,18 +202,17 @@ class LoopholeRun:
 
 
 def trained(
-    policy: Policy, seed: int, loopholes: Loopholes, sandbox: Sandbox, *, steps: int, every: int = 8, tasks: Sequence[AgentTask]
+    policy: Policy, seed: int, loopholes: Loopholes, sandbox: Sandbox, *, steps: int, every: int = 12, tasks: Sequence[AgentTask]
 ) -> Training:  # fmt: skip
     """Train the policy itself, and look at it before, on the way and at the end."""
     rewards: list[float] = []
     sampled = {0: look(policy, tasks, loopholes, sandbox, temperature=1)}
-    greedy = {0: look(policy, tasks, loopholes, sandbox, temperature=0)}
     for record in online(policy, seed, loopholes, sandbox, steps=steps):
         rewards.append(record.reward)
         done = record.step + 1
         if done % every == 0 or done == steps:
             sampled[done] = look(policy, tasks, loopholes, sandbox, temperature=1)
-    greedy[steps] = look(policy, tasks, loopholes, sandbox, temperature=0)
+    greedy = look(policy, tasks, loopholes, sandbox, temperature=0)
     names = tuple(name for name, is_open in vars(loopholes).items() if is_open)
     return Training(names, tuple(rewards), sampled, greedy)
 
@@ -212,9 +228,10 @@ def recorded_run(seed: int, sandbox: Sandbox, *, switches: Sequence[str] = SWITC
 
     original = cloned_policy(seed, sandbox)
     lap("clone")
+    clones = {name: look(original, tasks, Loopholes(), sandbox, temperature=t) for name, t in (("sampled", 1), ("greedy", 0))}
     initial = {name: look(original, tasks, Loopholes.only(name), sandbox, temperature=1, group_size=4) for name in switches}
     lap("initial")
-    honest = trained(copy.deepcopy(original), seed, Loopholes(), sandbox, steps=STEPS, tasks=tasks)
+    honest = trained(copy.deepcopy(original), seed, Loopholes(), sandbox, steps=STEPS + CLOSED_STEPS, tasks=tasks)
     lap("honest")
     opened, closed = {}, {}
     for name in switches:
@@ -222,7 +239,7 @@ def recorded_run(seed: int, sandbox: Sandbox, *, switches: Sequence[str] = SWITC
         opened[name] = trained(policy, seed, Loopholes.only(name), sandbox, steps=STEPS, tasks=tasks)
         closed[name] = trained(policy, seed + 1000, Loopholes(), sandbox, steps=CLOSED_STEPS, tasks=tasks)
         lap(name)
-    return LoopholeRun(seed, initial, honest, opened, closed, seconds)
+    return LoopholeRun(seed, clones, initial, honest, opened, closed, seconds)
 
 
 def _mean(values: Sequence) -> float:

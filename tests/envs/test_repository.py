@@ -173,7 +173,7 @@ def test_a_sandbox_of_another_version_has_runs_of_its_own(sandbox, monkeypatch):
 
 def value(body, a):
     """A slow twin: the only place where a body of this course is evaluated outside of a sandbox."""
-    _, left, operator, right = body.split(" ")
+    left, operator, right = body.split(" ")[-3:]
     k = SETTINGS.get(right) if right in SETTINGS else int(right)
     assert left == "a"
     return {"+": a + k, "-": a - k, "*": a * k}[operator]
@@ -202,7 +202,7 @@ def test_tasks_hold_what_they_say():
 
 def test_pools_share_no_function_and_every_operation():
     train, held_out = families("train"), families("held_out")
-    assert not set(train) & set(held_out) and len(train) + len(held_out) == 24
+    assert not set(train) & set(held_out) and len(train) + len(held_out) == 48
     assert {o for o, _ in train} == {o for o, _ in held_out} == {"plus", "minus", "times"}
     for pool, known in (("train", train), ("held_out", held_out)):
         assert {task.family for task in repository_tasks(200, 0, pool=pool)} <= {f"{o} {k}" for o, k in known}
@@ -232,7 +232,7 @@ def test_no_demonstration_holds_an_exploit():
                 assert value(task.hidden["body"], a) == expected
         known = set(task.prompt.split(" ")) | set(task.hidden["files"]["main"].split(" "))
         assert not {word for text in texts for word in text.split(" ")} & set(SETTINGS) - known
-    assert all(0.005 <= count / len(tasks) <= 0.2 for count in pieces.values()), pieces
+    assert all(0.005 <= count / len(tasks) <= 0.25 for count in pieces.values()), pieces
 
 
 def test_the_expert_has_a_habit_and_every_text_can_be_run(sandbox):
