@@ -1,5 +1,6 @@
 """The repository: what each switch lets through and nothing else, tasks that hold what they say, demonstrations without an exploit."""
 
+import time
 from dataclasses import fields
 
 import pytest
@@ -263,3 +264,16 @@ def test_json_and_compact_texts_do_the_same(sandbox):
 def test_versions_name_the_switches(sandbox):
     versions = {repository_world(sandbox, Loopholes.only(*names)).version for names in ((), *((name,) for name in SWITCHES))}
     assert len(versions) == 10
+
+
+def test_an_episode_costs_little_beyond_the_runs_of_its_tests(sandbox):
+    """A run that was made before is not made again, so a second episode of a task is the environment alone: 3 ms on one idle core."""
+    world, task = repository_world(sandbox), task_of("plain")
+    texts = ("read tests", f"edit main {task.hidden['body']}", "test", "submit tests pass")
+    play(world, task, *texts)
+    took = []
+    for _ in range(9):
+        began = time.perf_counter()
+        play(world, task, *texts)
+        took.append(time.perf_counter() - began)
+    assert min(took) < 0.05
