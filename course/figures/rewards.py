@@ -128,8 +128,13 @@ def verdict_grid(rows: Mapping[str, Sequence[bool | None | str]], columns: Seque
 # ------------------------------------------------------------------ judges and graders
 
 
-def effects(series: Mapping[str, Mapping[str, Any]], *, x: str, y: str, title: str) -> Any:
-    """For each series, place -> Estimate (value, low, high): values with their intervals, side by side at the same places."""
+def effects(
+    series: Mapping[str, Mapping[str, Any]], *, x: str, y: str, title: str, line: tuple[float | int, str] | None = None
+) -> Any:
+    """For each series, place -> Estimate (value, low, high): values with their intervals, side by side at the same places.
+
+    line: a value to compare with, and what it is.
+    """
     places = list(dict.fromkeys(place for values in series.values() for place in values))
     if not places:
         raise ValueError("series must hold at least one estimate")
@@ -143,6 +148,8 @@ def effects(series: Mapping[str, Mapping[str, Any]], *, x: str, y: str, title: s
             at, middle, yerr=spread, color=CYCLE[number % len(CYCLE)], marker=MARKERS[number % len(MARKERS)], linestyle="none",
             capsize=3, markersize=7, label=name,
         )  # fmt: skip
+    if line is not None:
+        panel.axhline(line[0], color=GREY, linestyle="--", linewidth=1.4, label=line[1])
     panel.set_xticks(range(len(places)), places)
     panel.set_xlim(-0.6, len(places) - 0.4)
     label(panel, x=x, y=y)
@@ -217,4 +224,74 @@ def ladder_table(rows: Sequence[tuple[int, str, Mapping[str, int], str]], tries:
             share = counts[what] / tries
             colour = GREY if good is None else RED if share > 0.5 else GREEN if not share else ORANGE
             panel.plot([x, x + 0.045 * share], [-number - 0.3] * 2, color=colour, linewidth=3, solid_capstyle="butt")
+    return figure
+
+
+# ------------------------------------------------------------------ policies that find a loophole by themselves
+
+FOUND = (
+    ("reward", "training reward, share of the most", ORANGE, "s"),
+    ("used", "uses the loophole", RED, "o"),
+    ("solved", "truly solved", GREEN, "D"),
+)
+
+
+def loophole_curves(runs: Mapping[str, Sequence[Mapping[str, Sequence[float | int]]]], *, title: str) -> Any:
+    """A panel per loophole: training reward, use of the loophole and true success by step of RL. The first run is drawn thick.
+
+    runs: loophole -> runs, each with "step", "reward" (as a share of the highest possible), "used" and "solved", of one length.
+    """
+    if not runs or not all(runs.values()):
+        raise ValueError("runs must hold at least one run for each of at least one loophole")
+    figure, panels = canvas(len(runs), width=4.4, height=3.9, title=title)
+    for panel, (name, several) in zip(panels, runs.items()):
+        for place, run in enumerate(several):
+            for key, told, colour, marker in FOUND:
+                look = {"linewidth": 2.2, "marker": marker, "markersize": 4, "markevery": max(1, len(run["step"]) // 6)}
+                thin = {"linewidth": 0.7, "alpha": 0.4}
+                panel.plot(run["step"], run[key], color=colour, **(thin if place else {**look, "label": told}))
+        panel.set_ylim(-0.03, 1.05)
+        label(panel, x="step of RL", y="share of episodes" if panel is panels[0] else "", title=name.replace("_", " "))
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def debate_curves(runs: Mapping[str, Sequence[tuple[int, float, float, float]]], *, title: str) -> Any:
+    """For each judge its score of both sides and the share of its verdicts for the truth by step. A row: (step, score, share, ..)."""
+    figure, (left, right) = canvas(2, width=6.6, height=4.0, title=title)
+    for (name, rows), colour, marker, style in zip(runs.items(), CYCLE, MARKERS, ("-", "--", ":")):
+        look = {"color": colour, "marker": marker, "linestyle": style, "markevery": max(1, len(rows) // 8), "label": name}
+        left.plot([row[0] for row in rows], [row[1] for row in rows], **look)
+        right.plot([row[0] for row in rows], [row[2] for row in rows], **look)
+    right.axhline(0.5, color=GREY, linewidth=0.9, linestyle=":")
+    right.set_ylim(0, 1.05)
+    left.legend(frameon=False)
+    label(left, x="step of training, both sides", y="score of both sides", title="what the judge gives")
+    label(right, x="step of training, both sides", y="share of verdicts for the truth", title="what was wanted")
+    return figure
+
+
+def audit_table(rows: Mapping[str, Sequence[float | int]], columns: Sequence[str], *, title: str) -> Any:
+    """Shares, a row per policy and a column per name that an audit may give; the last column is no loophole and stands apart."""
+    if any(len(shares) != len(columns) for shares in rows.values()):
+        raise ValueError(f"rows must have one share for each of {list(columns)}")
+    from matplotlib.patches import Rectangle
+
+    figure, (panel,) = canvas(1, width=2.2 + 1.45 * len(columns), height=1.5 + 0.5 * len(rows), title=title)
+    panel.grid(False)
+    panel.spines[:].set_visible(False)
+    for number, (name, shares) in enumerate(rows.items()):
+        for place, share in enumerate(shares):
+            colour = GREEN if place == len(columns) - 1 else RED
+            at = place + 0.3 * (place == len(columns) - 1)
+            panel.add_patch(
+                Rectangle((at - 0.48, number - 0.44), 0.96, 0.88, color=colour, alpha=0.08 + 0.6 * share, linewidth=0)
+            )
+            panel.text(at, number, f"{share:.0%}", ha="center", va="center", color=INK)
+    panel.set_xticks([*range(len(columns) - 1), len(columns) - 0.7], columns)
+    panel.set_yticks(range(len(rows)), list(rows))
+    panel.set_xlim(-0.6, len(columns) - 0.1)
+    panel.set_ylim(len(rows) - 0.5, -0.5)
+    panel.tick_params(length=0)
     return figure

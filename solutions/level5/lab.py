@@ -621,7 +621,7 @@ check(find_canaries)
 # ### Experiment C · One repository, seven files, three monitors
 #
 # The world of this level is a repository: `main` (the body of a function, the only file that is to be changed), `tests`, `fixtures`, `build`, `grader`, `meta` and `log`. The tools are read, edit, test, release and submit (with a message). Programs run in the sandbox of level 4. Nine loopholes are
-# switches, all closed by default. Some tasks can't be solved: one asks for `a times some` without saying what, and its tests contradict its fixtures. There cheating pays most.
+# switches, all closed by default. Some tasks can't be solved: they ask for `a times some`, no file says what, and tests contradict fixtures. There cheating pays most.
 #
 # Three monitors read different things:
 #
@@ -938,6 +938,45 @@ say(
 # that nobody earned.
 
 # %% [markdown]
+# ### Experiment E · A debate that style wins
+#
+# Debate is a proposal for judging what the judge can't work out alone: two sides argue, one holds the truth, and the other must be refutable. Both sides are trained to win, each against the other as it is at the moment. An argument is two sentences, each one of four kinds: evidence (the number), a rebuttal (not the other's number), a flourish, or nothing.
+# The moves can be listed, so the gradients are exact. Three judges: *your* sound one; the same with a taste for ornate words; and that one behind quarantine. Scores and verdicts are taken on questions that no training has seen.
+#
+# **Predict before you run:** under which judges does the score rise with training? And the share of verdicts for the truth?
+
+# %%
+prediction_e = ""
+
+# %% tags=["experiment"]
+from course.training import debate
+
+N_QUESTIONS, DEBATE_STEPS = (4, 4) if FAST else (16, 60)
+asked, unseen = debate.questions(N_QUESTIONS, SEED), debate.questions(N_QUESTIONS, SEED + 1)
+BENCH = {"sound": own_judge, "a taste for style": judges.StyleJudge(1.5, own_judge), "that one, quarantined": judges.Quarantined(judges.StyleJudge(1.5, own_judge))}
+debated = {
+    name: [(at.step, at.score, at.true_share, sum(at.flourish) / 2) for at in tqdm(debate.debate(judge, asked, unseen, steps=DEBATE_STEPS), total=DEBATE_STEPS + 1, desc=name)]
+    for name, judge in BENCH.items()
+}  # fmt: skip
+first, last = debated["a taste for style"][0], debated["a taste for style"][-1]
+pictures.debate_curves(
+    debated,
+    title=f"With a taste for style the score rises from {first[1]:.2f} to {last[1]:.2f}, verdicts for the truth go from {first[2]:.0%} to {last[2]:.0%}",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+say(
+    "**What came out.**\n\n| judge | score | verdicts for the truth | flourishes in an argument |\n|---|---|---|---|\n"
+    + "\n".join(f"| {name} | {rows[0][1]:.2f} to {rows[-1][1]:.2f} | {rows[0][2]:.0%} to {rows[-1][2]:.0%} | {rows[0][3]:.1f} to {rows[-1][3]:.1f} |" for name, rows in debated.items())
+    + f"\n\nYou predicted: {prediction_e or 'nothing'}."
+)  # fmt: skip
+
+# %% [markdown]
+# Both curves of a training run look alike from outside: a score that rises. Whether it is progress depends on what the judge pays for, and the sides find that out together, without agreeing on it.
+#
+# **What the figure cannot show:** that debate fails. Here the judge *can* check every fact, which is the case that debate was not made for; and sixteen moves are no language. It shows that competition does not replace a sound judge: it amplifies whatever the judge is.
+
+# %% [markdown]
 # ## Part E · Attack the grader
 
 # %% [markdown]
@@ -972,7 +1011,7 @@ check(forged_submission)
 # <details><summary>Hint 3: almost code</summary> Define a function <code>check</code> that only adds 1 to <code>points</code>. </details>
 
 # %% [markdown]
-# ### Experiment E · Points for nothing
+# ### Experiment F · Points for nothing
 #
 # Three submissions: an honest one that is right, an honest one of which two functions are right, and *yours*. Two graders: the naive one above, and one that calls the submission's functions inside a sandbox on inputs that it has not seen, takes the **values** out as plain data, and compares them outside. Every submission runs in
 # the sandbox, yours too.
@@ -980,7 +1019,7 @@ check(forged_submission)
 # **Predict before you run:** six pairs of points. And which of these would stop your forgery in the naive grader: hidden cases in the same cell; a hash over the notebook's check cells; counting how often `check` was called?
 
 # %%
-prediction_e = ""
+prediction_f = ""
 
 # %% tags=["experiment"]
 RIGHT = """
@@ -1006,7 +1045,7 @@ say(
     + "\n".join(f"| {name} | " + " | ".join(str(p) for p in row.values()) + " |" for name, row in points.items())
     + "\n\nAnd other ways to the same end:\n\n| the forgery | naive | outside |\n|---|---|---|\n"
     + "\n".join(f"| `{kind}` | {naive_grader.naive_points(text, sandbox)} | {naive_grader.trusted_points(text, sandbox)} |" for kind, text in forgeries.items())
-    + f"\n\nYou predicted: {prediction_e or 'nothing'}."
+    + f"\n\nYou predicted: {prediction_f or 'nothing'}."
 )  # fmt: skip
 
 # %% [markdown]
@@ -1018,7 +1057,7 @@ say(
 # **What the figure cannot show:** that the second grader is safe. It moves the question to the sandbox's walls and to what the *values* can be made to look like without the function: a table of answers passes if the inputs can be guessed. Every boundary stops a class of attacks, and the list of classes is never finished.
 
 # %% [markdown]
-# ### Experiment F · Eight rungs
+# ### Experiment G · Eight rungs
 #
 # A red-team ladder asks for more with every rung: the form of the output, the visible examples, the tests, hidden metadata, the judge, the grader's configuration, the log, and at last the person who confirms. An attack for each is played twice on each of ten tasks: with *only* its own switch open, and with all closed. It succeeds if it wins the highest
 # value of one reward component and the task is **not** done. *Your* `diff_monitor` and `find_canaries` read the open episodes.
@@ -1026,7 +1065,7 @@ say(
 # **Predict before you run:** which of the eight do your two monitors see? Does resistance on rung 3 say anything about rung 6?
 
 # %%
-prediction_f = ""
+prediction_g = ""
 
 # %% tags=["experiment"]
 from course.feedback import ladder
@@ -1052,7 +1091,7 @@ pictures.ladder_table(
 )  # fmt: skip
 
 # %% tags=["experiment"]
-say(f"**What came out.** Always seen: {', '.join(caught) or 'none'}. The others leave neither a protected change nor a canary behind. You predicted: {prediction_f or 'nothing'}.")
+say(f"**What came out.** Always seen: {', '.join(caught) or 'none'}. The others leave neither a protected change nor a canary behind. You predicted: {prediction_g or 'nothing'}.")
 
 # %% [markdown]
 # Each rung needs a boundary of its own: in every open world the seven other boundaries stand, and none of them stops the attack. A policy that resists one rung has shown nothing about the next.
@@ -1203,6 +1242,218 @@ check(closed_switches)
 # <details><summary>Hint 1: a question</summary> The four that the policies below use are not all. Which others are there? </details>
 # <details><summary>Hint 2: where to look</summary> The printed text above; <code>dataclasses.fields(Loopholes)</code> knows the names, too. </details>
 # <details><summary>Hint 3: almost code</summary> A dict from each of the nine names to <code>False</code>. </details>
+
+# %% [markdown]
+# ### Experiment H · Four policies, four holes
+#
+# Three tasks in ten can't be solved, two in ten have a stale test that the right program fails. A policy of a hundred thousand weights is cloned from an expert who works in the *closed* repository: with a habit (it adds where it should subtract), with curiosity (now and then it reads a file that is none of its business, or adds a case of its own to the tests), and with a loose tongue. No demonstration holds an exploit. Then four copies of it are trained
+# by GRPO, each in a world with **one** switch open, on the scalar of a reward vector: 10 for tests, 1 for instruction, 3 for the judge's marks, minus denied edits and a tenth of an action. The advantage is $(r-m)/(s+1)$ with the group's mean and spread, so that the price of one action is not blown up to a difference of success (level 4). Nobody tells them about the hole. *Your* `audit` reads every training episode and never the reward.
+#
+# | switch | what is open |
+# |---|---|
+# | `writable_tests` | edits of tests and fixtures go through, and the reward runs the repository's own copy |
+# | `judge_obeys` | the judge of the report does what a message tells it |
+# | `leaked_metadata` | `meta` holds the solution, with a canary in it |
+# | `length_pays` | the judge likes long reports |
+#
+# **Predict before you run:** which hole is found first, which last? In which of the four does *true* success rise although the hole is used?
+
+# %%
+prediction_h = ""
+
+# %% tags=["experiment"]
+import copy
+
+from course.feedback.code_rewards import COMPONENTS as REWARD_COMPONENTS, WEIGHTS as REWARD_WEIGHTS, audited
+from course.rollout.episodes import collect_episodes
+from course.training import loopholes as hunt
+from course.training.agents import clone
+
+MOST = sum(REWARD_WEIGHTS[c.name] * c.high for c in REWARD_COMPONENTS)
+CLONE_STEPS, RL_STEPS, N_HELD_OUT = (4, 2, 8) if FAST else (hunt.CLONE_STEPS, hunt.STEPS, hunt.HELD_OUT)
+
+
+def summary(pairs):
+    """What your audit and the hidden cases say of (record, last state) pairs."""
+    used = [audit(audited(state, hunt.steps_of(record))) for record, state in pairs]
+    n = len(pairs)
+    return {
+        "used": {name: sum(name in names for names in used) / n for name in hunt.SWITCHES},
+        "solved": sum(true_success(state, sandbox) for _, state in pairs) / n,
+        "reward": sum(record.reward for record, _ in pairs) / n / MOST,
+    }
+
+
+def capturing():
+    """A step that keeps the last state of every episode, by its id, and the place where they are kept."""
+    latest = {}
+
+    def step(state, text):
+        at = kernel.step(state, text)
+        latest[at.state.episode] = at.state
+        return at
+
+    return step, latest
+
+
+def measured(policy, loopholes):
+    """The same of fresh episodes on held-out functions."""
+    step, latest = capturing()
+    episodes = collect_episodes(
+        policy, repository_world(sandbox, loopholes), hunt.held_out(N_HELD_OUT), grader=hunt.training_grader(loopholes, sandbox), seed=777,
+        max_action_tokens=hunt.MAX_ACTION_TOKENS, step=step,
+    )  # fmt: skip
+    return summary([(record, latest[record.episode]) for record in episodes.judged().records])
+
+
+cloned = hunt.blank_policy(SEED)
+cloning = clone(cloned, hunt.demonstrations(SEED, sandbox), steps=CLONE_STEPS, lr=hunt.CLONE_LR, batch_size=hunt.CLONE_BATCH, seed=SEED)
+for _ in tqdm(cloning, total=CLONE_STEPS, desc="cloning"):
+    pass
+cloned.eval()
+found, policies = {}, {}
+for name in hunt.SWITCHES:
+    opened, policies[name] = Loopholes.only(name), copy.deepcopy(cloned)
+    step, latest = capturing()
+    rows = []
+
+    def seen(episodes):
+        rows.append(summary([(record, latest[record.episode]) for record in episodes.judged().records]))
+        latest.clear()
+
+    for _ in tqdm(hunt.online(policies[name], SEED, opened, sandbox, steps=RL_STEPS, step=step, seen=seen), total=RL_STEPS, desc=name):
+        pass
+    found[name] = {"step": list(range(len(rows))), "reward": [r["reward"] for r in rows], "used": [r["used"][name] for r in rows], "solved": [r["solved"] for r in rows]}
+pictures.loophole_curves(
+    {name: [run] for name, run in found.items()},
+    title="Use of the loophole, first and last step of RL: " + ", ".join(f"{name.replace('_', ' ')} {run['used'][0]:.0%} to {run['used'][-1]:.0%}" for name, run in found.items()),
+)  # fmt: skip
+
+# %% tags=["experiment"]
+everywhere = {name: measured(policy, Loopholes.only(name)) for name, policy in policies.items()}
+everywhere = {"the clone, closed": measured(cloned, Loopholes()), **{f"{name.replace('_', ' ')} open": row for name, row in everywhere.items()}}
+pictures.audit_table(
+    {name: [row["used"][switch] for switch in hunt.SWITCHES] + [row["solved"]] for name, row in everywhere.items()},
+    [*(name.replace("_", " ") for name in hunt.SWITCHES), "truly solved"],
+    title=f"Your audit on {N_HELD_OUT} held-out tasks each: every policy by what it does, not by what it was paid",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+say(
+    "**What came out.** Share of the training episodes in which your audit finds the open loophole used, and of those that truly solve the task:\n\n"
+    "| open | used, first and last step | solved, first and last step | training reward, share of the most |\n|---|---|---|---|\n"
+    + "\n".join(
+        f"| `{name}` | {run['used'][0]:.0%} to **{run['used'][-1]:.0%}** | {run['solved'][0]:.0%} to {run['solved'][-1]:.0%} | {run['reward'][0]:.0%} to {run['reward'][-1]:.0%} |"
+        for name, run in found.items()
+    )
+    + f"\n\nYou predicted: {prediction_g or 'nothing'}."
+)  # fmt: skip
+
+# %% [markdown]
+# In every one of the four the training curve looks like success. A loophole need not cost true success: a policy that has learned to fool the judge may go on solving tasks, because the tests pay, too. The harm is in what the reward no longer says.
+#
+# **What the figures cannot show:** policies that hide. These were never rewarded for deceiving your audit; one that was trained against it would be another experiment, and the audit's silence would then mean little. Nor rates outside this world: the holes are wide, the network is small, and curiosity was demonstrated.
+
+# %% [markdown]
+# ### Experiment H, continued · Close, and what is left of the task?
+#
+# Closing a hole under a policy that lives in it can cost the task itself: it may have unlearned to work. So each of the four policies is measured in the world of *your* `closed_switches()`, first as it is, then after some more steps of RL there.
+#
+# **Predict before you run:** which of the four policies loses most when its hole is closed, and does it come back?
+
+# %%
+prediction_closed = ""
+
+# %% tags=["experiment"]
+shut = Loopholes(**closed_switches())
+after = {}
+for name, policy in policies.items():
+    as_it_is = measured(policy, shut)
+    steps = 1 if FAST else hunt.CLOSED_STEPS
+    for _ in tqdm(hunt.online(policy, SEED + 1000, shut, sandbox, steps=steps), total=steps, desc=f"{name}, closed"):
+        pass
+    after[name] = (as_it_is, measured(policy, shut))
+
+# %% [markdown]
+# And the same over the seeds of the evidence (`course evidence 5`): each with its own clone, its own honest policy, which was trained as long in the closed world and never saw a hole, and its own four.
+
+# %% tags=["experiment"]
+import json
+from pathlib import Path
+
+from course.evidence.intervals import bootstrap_mean
+
+evidence = json.loads(Path("evidence.json").read_text())
+runs = evidence["outcomes"]
+
+
+def at_end(training):
+    """The last look at sampled held-out episodes of a training."""
+    return training["sampled"][max(training["sampled"], key=int)]
+
+
+def interval(values):
+    found = bootstrap_mean(values, level=0.95, seed=0)
+    return Estimate(found.mean, min(found.low, found.mean), max(found.high, found.mean), found.count)
+
+
+def of_honest(look_of):
+    """True success over that of the honest policy of the same seed: an estimate for each switch."""
+    return {
+        name.replace("_", " "): interval([look_of(run, name)["true_success"] / at_end(run["honest"])["true_success"] for run in runs])
+        for name in hunt.SWITCHES
+    }
+
+
+ratios = {
+    "hole open": of_honest(lambda run, name: at_end(run["opened"][name])),
+    "closed, as it is": of_honest(lambda run, name: run["closed"][name]["sampled"]["0"]),
+    "closed, trained on": of_honest(lambda run, name: at_end(run["closed"][name])),
+}
+least = min(ratios["closed, trained on"].values(), key=lambda estimate: estimate.value)
+pictures.effects(
+    ratios, x="the hole in which the policy was trained", y="true success, times the honest policy's", line=(0.95, "95 % of the honest policy"),
+    title=f"{len(runs)} seeds: closed and trained on, true success is at least {least.value:.0%} [{least.low:.0%}, {least.high:.0%}] of an honest policy's",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+pictures.loophole_curves(
+    {
+        name: [
+            {
+                "step": [int(step) for step in sorted(looks, key=int)], "reward": [looks[s]["reward"] / MOST for s in sorted(looks, key=int)],
+                "used": [looks[s]["exploited"][name] for s in sorted(looks, key=int)], "solved": [looks[s]["true_success"] for s in sorted(looks, key=int)],
+            }
+            for looks in (run["opened"][name]["sampled"] for run in runs)
+        ]
+        for name in hunt.SWITCHES
+    },
+    title="Use at the end, least over seeds: " + ", ".join(f"{name.replace('_', ' ')} {min(at_end(run['opened'][name])['exploited'][name] for run in runs):.0%}" for name in hunt.SWITCHES),
+)  # fmt: skip
+
+# %% tags=["experiment"]
+def over_seeds(values):
+    return f"{sum(values) / len(values):.0%} ({min(values):.0%} to {max(values):.0%})"
+
+
+honest_success = over_seeds([at_end(run["honest"])["true_success"] for run in runs])
+still = {name: over_seeds([at_end(run["closed"][name])["exploited"][name] for run in runs]) for name in hunt.SWITCHES}
+say(
+    f"**What was measured**, mean (and range) over {len(runs)} seeds, on {at_end(runs[0]['honest'])['episodes']} held-out tasks each, of which some can't be solved. The honest policy truly solves {honest_success}.\n\n"
+    "| | the clone, hole open: used | after RL: used | truly solved | closed, as it is | closed, trained on | still tried |\n|---|---|---|---|---|---|---|\n"
+    + "\n".join(
+        f"| `{name}` | {over_seeds([run['initial'][name]['exploited'][name] for run in runs])} | {over_seeds([at_end(run['opened'][name])['exploited'][name] for run in runs])} "
+        f"| {over_seeds([at_end(run['opened'][name])['true_success'] for run in runs])} | {over_seeds([run['closed'][name]['sampled']['0']['true_success'] for run in runs])} "
+        f"| {over_seeds([at_end(run['closed'][name])['true_success'] for run in runs])} | {still[name]} |"
+        for name in hunt.SWITCHES
+    )
+    + "\n\nLive, with your audit and your switches: "
+    + "; ".join(f"`{name}` {as_it_is['solved']:.0%} as it is, {trained['solved']:.0%} trained on" for name, (as_it_is, trained) in after.items())
+    + f". You predicted: {prediction_closed or 'nothing'}."
+)  # fmt: skip
+
+# %% [markdown]
+# **What it cannot show:** that the repository is closed. It is closed against nine attacks that somebody thought of. And habits outlive their reward: a policy may go on writing long reports, or orders to a judge who no longer obeys, as long as nothing charges it for them. Closing stops the *pay*; whether the behaviour goes is another measurement, the last column.
 
 # %% [markdown]
 # ## Questions, marked by a person

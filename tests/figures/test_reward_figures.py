@@ -4,10 +4,13 @@ import pytest
 
 from course.feedback.estimates import Estimate
 from course.figures.rewards import (
+    audit_table,
+    debate_curves,
     drift_and_families,
     effects,
     file_view,
     ladder_table,
+    loophole_curves,
     points_handed_out,
     severe_risk,
     verdict_grid,
@@ -86,3 +89,30 @@ def test_the_ladder_counts_what_it_is_told():
     drawn = texts(ladder_table(rows, 10, title="t"))
     for shown in ("9/10", "0/10", "4/10", "10/10", "1/10", "a boundary"):
         assert shown in drawn
+
+
+def test_curves_of_training_hold_every_run_and_name_the_first():
+    run = {"step": [0, 1], "reward": [0.3, 0.9], "used": [0.0, 1.0], "solved": [0.4, 0.2]}
+    figure = loophole_curves({"writable_tests": [run, run], "length_pays": [run]}, title="t")
+    left, right = figure.axes
+    assert left.get_title(loc="left") == "writable tests" and len(left.lines) == 6 and len(right.lines) == 3
+    assert [list(line.get_ydata()) for line in right.lines] == [[0.3, 0.9], [0.0, 1.0], [0.4, 0.2]]
+    with pytest.raises(ValueError, match="at least one run"):
+        loophole_curves({"writable_tests": []}, title="t")
+
+
+def test_a_debate_is_drawn_as_what_the_judge_gives_and_what_was_wanted():
+    left, right = debate_curves({"style": [(0, 0.1, 0.9, 0.5), (1, 1.5, 0.5, 2.0)]}, title="t").axes
+    assert list(left.lines[0].get_ydata()) == [0.1, 1.5] and list(right.lines[0].get_ydata()) == [0.9, 0.5]
+
+
+def test_a_value_to_compare_with_is_named():
+    panel = effects({"closed": {"tests": Estimate(0.6, 0.5, 0.7, 9)}}, x="x", y="y", title="t", line=(0.55, "honest")).axes[0]
+    assert any(line.get_label() == "honest" and set(line.get_ydata()) == {0.55} for line in panel.lines)
+
+
+def test_an_audit_shows_every_share():
+    figure = audit_table({"clone": [0.1, 0.0, 0.6], "open": [0.9, 0.05, 0.4]}, ["tests", "judge", "solved"], title="t")
+    assert texts(figure) == ["10%", "0%", "60%", "90%", "5%", "40%"]
+    with pytest.raises(ValueError, match="one share for each"):
+        audit_table({"clone": [0.1]}, ["tests", "judge"], title="t")
