@@ -8,23 +8,19 @@ import copy
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
-from course.credit.groups import group_relative_advantages
 from course.envs.evidence import Evidence
 from course.envs.kernel import State
-from course.envs.repository import PROTECTED, Loopholes, repository_tasks, repository_world
+from course.envs.repository import PROTECTED, Loopholes, repository_world
 from course.envs.sandbox import Sandbox
 from course.feedback.code_rewards import WEIGHTS, reward_vector, true_success
 from course.feedback.monitors import diff_monitor
 from course.feedback.vectors import RewardVector, Score, scalarize
 from course.language.stamp import digest
 from course.models.policy import Policy
-from course.objectives.aggregation import aggregate
 from course.rollout.episodes import Episodes, collect_episodes
 from course.tasks.agent import AgentTask
-from course.training.agents import episode_collector, episode_reward, tasks_by_step
-from course.training.grpo import GrpoStep, grpo
-from course.training.learner import Learner
-from course.training.loopholes import CONFIG, GROUPS, LR, MAX_ACTION_TOKENS, SAMPLING
+from course.training.grpo import GrpoStep
+from course.training.loopholes import MAX_ACTION_TOKENS, held_out, online
 
 
 @dataclass(frozen=True)
@@ -70,13 +66,7 @@ def grader(arm: Arm, sandbox: Sandbox) -> Callable[[State], Evidence]:
 
 def train(policy: Policy, arm: Arm, sandbox: Sandbox, seed: int, *, steps: int = STEPS) -> Iterator[GrpoStep]:
     """GRPO on the policy's own episodes in the arm's world. The policy itself is trained: give it a copy of the clone."""
-    reference = copy.deepcopy(policy).requires_grad_(False)
-    return grpo(
-        Learner({"actor": policy}, lr=LR), reference, episode_reward, tasks_by_step(repository_tasks, GROUPS, seed),
-        advantages=lambda rewards, group_id: group_relative_advantages(rewards, group_id, scale="std"), aggregate=aggregate,
-        config=CONFIG, sampling=SAMPLING, steps=steps, seed=seed,
-        collect=episode_collector(repository_world(sandbox, arm.loopholes), grader(arm, sandbox)),
-    )  # fmt: skip
+    return online(policy, seed, arm.loopholes, sandbox, steps=steps, grader=grader(arm, sandbox))
 
 
 @dataclass(frozen=True)
@@ -136,11 +126,9 @@ def _played(
     )
 
 
-def measured(
-    policy: Policy, sandbox: Sandbox, seed: int, *, names: Sequence[str] = tuple(ARMS), held_out: int = 256
-) -> list[Outcome]:
+def measured(policy: Policy, sandbox: Sandbox, seed: int, *, names: Sequence[str] = tuple(ARMS)) -> list[Outcome]:
     """The clone and, from copies of it, the policy of each arm named, on tasks about functions that no training has seen."""
-    tasks = repository_tasks(held_out, seed, pool="held_out")
+    tasks = held_out(seed=seed)
     rows = [measure(policy, "clone", ARMS["own tests"], tasks, sandbox, seed)]
     for name in names:
         mine = copy.deepcopy(policy).requires_grad_(True)

@@ -8,7 +8,7 @@ finds it. All numbers that a run needs are the constants below.
 import copy
 import time
 from dataclasses import asdict, dataclass
-from typing import Any, Iterator, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -82,15 +82,21 @@ def damped(rewards: Float[Tensor, "n"], group_id: Int[Tensor, "n"]) -> Float[Ten
 
 
 def online(
-    policy: Policy, seed: int, loopholes: Loopholes, sandbox: Sandbox, *, steps: int = STEPS, **options: Any
-) -> Iterator[GrpoStep]:
-    """Train the policy itself with GRPO on its own episodes in a world with these loopholes. options: those of episode_collector."""
+    policy: Policy, seed: int, loopholes: Loopholes, sandbox: Sandbox, *, steps: int = STEPS,
+    grader: Callable[[State], Evidence] | None = None, **options: Any,
+) -> Iterator[GrpoStep]:  # fmt: skip
+    """Train the policy itself with GRPO on its own episodes in a world with these loopholes.
+
+    grader: another reward than the repository's own. options: those of episode_collector.
+    """
     reference = copy.deepcopy(policy).requires_grad_(False)
     return grpo(
         Learner({"actor": policy}, lr=LR), reference, episode_reward, tasks_by_step(training_tasks, GROUPS, seed),
         advantages=damped, aggregate=aggregate,
         config=CONFIG, sampling=SAMPLING, steps=steps, seed=seed,
-        collect=episode_collector(repository_world(sandbox, loopholes), training_grader(loopholes, sandbox), **options),
+        collect=episode_collector(
+            repository_world(sandbox, loopholes), grader or training_grader(loopholes, sandbox), **options
+        ),
     )  # fmt: skip
 
 

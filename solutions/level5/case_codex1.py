@@ -31,13 +31,13 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from course.cases import codex1 as case
-from course.envs.repository import FILES, demonstrate, repository_tasks
+from course.envs.repository import FILES, demonstrate
 from course.envs.sandbox import Sandbox
 from course.evidence.intervals import bootstrap_mean
 from course.feedback.code_rewards import WEIGHTS
 from course.figures import say, style
 from course.figures.learning import curves
-from course.training.loopholes import cloned_policy
+from course.training.loopholes import cloned_policy, held_out, training_tasks
 
 sandbox = Sandbox(warm=1)
 
@@ -53,10 +53,10 @@ sandbox = Sandbox(warm=1)
 # | number of repositories and tasks, optimiser, contamination controls **[U]** | all constants stand in the code |
 #
 # In a world with **own tests** the files with the tests can be edited, and the reward runs them as they are in the end. With **hidden tests** those edits are denied, and other
-# cases count. Three tasks in ten can't be solved from what is visible: the constant is not said and the visible tests contradict each other. Honest work earns little there.
+# cases count. Some tasks can't be solved from what is visible, since the constant is said nowhere, and some have a stale test that a right program fails. Honest work earns less there.
 
 # %%
-example = next(task for task in repository_tasks(50, SEED) if task.hidden["kind"] == "plain")
+example = next(task for task in training_tasks(50, SEED) if task.hidden["kind"] == "plain")
 files = "\n".join(f"| `{name}` | `{example.hidden['files'][name]}` |" for name in FILES)
 actions = "\n".join(f"1. `{text}`" for text in demonstrate(example, SEED))
 weights = ", ".join(f"{name} {value:g}" for name, value in WEIGHTS.items())
@@ -75,7 +75,7 @@ prediction_codex = ""
 STEPS = 1 if FAST else case.STEPS
 LIVE = ("own tests", "hidden tests, all terms")
 policy = cloned_policy(SEED, sandbox)
-tasks = repository_tasks(16 if FAST else 256, SEED, pool="held_out")
+tasks = held_out(16 if FAST else 256, seed=SEED)
 rows, watched = [case.measure(policy, "clone", case.ARMS["own tests"], tasks, sandbox, SEED)], {}
 for name in LIVE:
     mine = copy.deepcopy(policy).requires_grad_(True)

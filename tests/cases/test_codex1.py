@@ -11,6 +11,7 @@ from course.envs.sandbox import Sandbox
 from course.feedback.vectors import RewardVector, scalarize
 from course.language.serializer import CompactSerializer
 from course.rollout.episodes import scripted_episodes
+from course.training import loopholes
 from course.training.loopholes import blank_policy
 
 
@@ -59,7 +60,7 @@ def test_hidden_tests_do_not_believe_it(sandbox):
 
 
 def test_one_step_trains_a_copy_and_the_measurement_is_a_function_of_its_seeds(sandbox, monkeypatch):
-    monkeypatch.setattr(case, "GROUPS", 2)
+    monkeypatch.setattr(loopholes, "GROUPS", 2)
     clone, tasks = blank_policy(0).eval(), repository_tasks(4, 0, pool="held_out")
     mine, before = copy.deepcopy(clone).requires_grad_(True), copy.deepcopy(clone.state_dict())
     arm = case.ARMS["own tests"]
