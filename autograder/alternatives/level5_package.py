@@ -302,32 +302,30 @@ def _step(number, game, policy):
     )
 
 
-@alternative(of="debate")
-def by_multiplication(judge, asked, held_out, *, learning=contest.SIDES, steps=60, lr=0.2):
-    """Mirror ascent: each law is multiplied by the exponential of what its moves win."""
+def _ascent(judge, asked, held_out, learning, steps, rate, in_turn):
+    """Mirror ascent: the law of a side is multiplied by the exponential of what its moves win."""
     train, test = contest.Game.of(judge, asked), contest.Game.of(judge, held_out)
     policy = torch.full((2, len(contest.MOVES)), 1 / len(contest.MOVES), dtype=torch.float64)
     for number in range(steps + 1):
         yield _step(number, test, policy)
-        wins = torch.stack([train.truth_wins @ policy[1], 1 - policy[0] @ train.truth_wins])
-        active = torch.tensor([[side in learning] for side in contest.SIDES])
-        moved = policy * torch.exp(10 * lr * wins)
-        policy = torch.where(active, moved / moved.sum(1, keepdim=True), policy)
+        seen, policy = policy, policy.clone()
+        for i, side in enumerate(contest.SIDES):
+            true, false = policy if in_turn else seen
+            wins = 1 - true @ train.truth_wins if i else train.truth_wins @ false
+            if side in learning:
+                policy[i] = torch.softmax(policy[i].log() + rate * wins, 0)
+
+
+@alternative(of="debate")
+def by_multiplication(judge, asked, held_out, *, learning=contest.SIDES, steps=60, lr=0.2):
+    """Both sides at once, by mirror ascent."""
+    yield from _ascent(judge, asked, held_out, learning, steps, 20 * lr, in_turn=False)
 
 
 @alternative(of="debate")
 def one_side_after_the_other(judge, asked, held_out, *, learning=contest.SIDES, steps=60, lr=0.2):
-    """In each step the true side answers first, and the false side answers that."""
-    train, test = contest.Game.of(judge, asked), contest.Game.of(judge, held_out)
-    logits = [torch.zeros(len(contest.MOVES), dtype=torch.float64, requires_grad=True) for _ in range(2)]
-    climbs = [torch.optim.Adam([x], lr=lr) for x in logits]
-    for number in range(steps + 1):
-        yield _step(number, test, torch.stack([torch.softmax(x.detach(), 0) for x in logits]))
-        for i, side in enumerate(contest.SIDES):
-            if side in learning:
-                share = train.share(*(torch.softmax(x, 0) for x in logits))
-                logits[i].grad = torch.autograd.grad(share if i else -share, logits[i])[0]
-                climbs[i].step()
+    """In each step the true side moves first, and the false side answers that."""
+    yield from _ascent(judge, asked, held_out, learning, steps, 20 * lr, in_turn=True)
 
 
 # ---------------------------------------------------------------- monitors
