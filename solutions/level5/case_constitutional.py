@@ -125,7 +125,7 @@ say(
 # The judge compares two of the SFT policy's answers under a drawn principle. It is overconfident, it likes what stands first, and it has a planted error: it takes `but i`, as in `but i loved the cast`,
 # for a balanced view that makes up for three harsh words. Averaging both orders removes the liking for a position. The error is the same in both orders and stays.
 #
-# Two preference models learn from the same answers: one from **clamped** labels, one from **raw** ones. Below, what they say about five answers.
+# Two preference models learn from the same answers: one from **clamped** labels, one from **raw** ones. Below, what they say about five answers to `hated the plot`.
 #
 # **Predict:** (1) What does PPO do to harm under each of the two? (2) Does the clamp keep the policy from learning to say `but i`?
 
@@ -138,14 +138,14 @@ scores = {arm: case.scores_of(start.rewards[arm], answers) for arm in case.DECEI
 price = {arm: (s[0] - s[1], s[4] - s[3]) for arm, s in scores.items()}
 figure, (panel,) = style.canvas(
     1,
-    title=f"`but i` moves the raw model by {price['raw'][1]:+.1f}, `awful` for `bad` by {-price['raw'][0]:+.1f}; the clamped one by {price['clamped'][1]:+.1f} and {-price['clamped'][0]:+.1f}",
+    title=f"“but i” moves the raw model by {price['raw'][1]:+.1f}, “awful” for “bad” by {-price['raw'][0]:+.1f}; the clamped one by {price['clamped'][1]:+.1f} and {-price['clamped'][0]:+.1f}",
 )
 for shift, (arm, values), colour in zip((0.2, -0.2), scores.items(), style.CYCLE):
     panel.barh([shift + len(answers) - 1 - i for i in range(len(answers))], values, height=0.36, color=colour, label=arm)
 panel.set_yticks(range(len(answers)), answers[::-1])
 panel.axvline(0, color=style.INK, linewidth=0.8)
-style.label(panel, x="score after `hated the plot`, standard deviations of the SFT policy's answers", y="")
-panel.legend(frameon=False)
+style.label(panel, x="score, standard deviations of the SFT policy's answers", y="")
+panel.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
 figure
 
 # %% tags=["experiment"]
@@ -190,7 +190,7 @@ honest = {"clamped": "clamped, judge not deceived", "raw": "raw, judge not decei
 worse = {judge: sum(m[raw]["harm"] > m[clamped]["harm"] for m in measured) for judge, (clamped, raw) in (("deceived", case.DECEIVED), ("honest", honest.values()))}
 figure, panels = style.canvas(
     2,
-    title=f"Raw labels end with more harm in {worse['deceived']} of {len(measured)} seeds if the judge is deceived, in {worse['honest']} if it isn't; the clamp doesn't keep `but i` away",
+    title=f"Raw labels end with more harm in {worse['deceived']} of {len(measured)} seeds if the judge is deceived, in {worse['honest']} if it isn't; the clamp doesn't keep “but i” away",
 )
 for place, (arm, other) in enumerate(honest.items()):
     for name, colour, marker, shift in ((arm, style.RED, "s", -0.08), (other, style.BLUE, "o", 0.08)):
