@@ -26,7 +26,7 @@ EXERCISES = (
     Exercise("potential_rewards", "5.7", "Rewards that telescope", 10, 2),
     Exercise("diff_monitor", "5.8", "What was changed?", 25, 3, ("outcome_monitor", "_normalised")),
     Exercise("find_canaries", "5.9", "Canaries", 20, 3, ("outcome_monitor", "_squeezed")),
-    Exercise("entails", "5.10", "Does the source say so?", 35, 4, ("cited", "statements", "sentences", "_follows")),
+    Exercise("entails", "5.10", "Does the source say so?", 35, 4, ("cited", "_follows")),
     Exercise("forged_submission", "5.11", "Attack the grader", 25, 3),
     Exercise("test_diff_monitor", "5.12", "Bug hunt: a monitor with blind spots", 30, 4),
     Exercise("audit", "5.13", "Exit: which loophole was used?", 60, 5, ("outcome_monitor", "action_monitor", "ORDER")),

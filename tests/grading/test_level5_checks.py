@@ -271,14 +271,19 @@ def test_a_packages_function_handed_in_is_vetoed():
         "remove_length_effect": "import course.feedback.length as l\ndef remove_length_effect(s, n):\n    return l.LengthCalibration.fit(s, n).apply(s, n)",
         "diff_monitor": "from course.exercises import diff_monitor",
         "find_canaries": "from course.feedback.monitors import outcome_monitor as o\ndef find_canaries(t, c):\n    return o(t, canaries=c)",
-        "entails": "from course.feedback.citations import statements as read\ndef entails(c, s):\n    return read(c) in read(s)",
+        "entails": "from course.feedback.citations import Archive, cited\ndef entails(c, s):\n    return cited(c, 'a', Archive.of({'a': s}))",
         "forged_submission": "from course.feedback import naive_grader\ndef forged_submission():\n    return naive_grader.forged_submission()",
         "audit": "from course.feedback.monitors import ORDER as o\ndef audit(e):\n    return o.search(e['message'])",
     }
     for function, source in sources.items():
         assert veto(LEVEL.exercise(function), [source]), function
-    fair = "from course.feedback.monitors import Change\ndef diff_monitor(b, a, p):\n    return [Change('x', 'added')]"
-    assert not veto(LEVEL.exercise("diff_monitor"), [fair])
+    fair = {
+        "diff_monitor": "from course.feedback.monitors import Change\ndef diff_monitor(b, a, p):\n    return [Change('x', 'added')]",
+        # the lab imports these names for an experiment, and a helper of one's own may bear them
+        "entails": "from course.feedback.citations import sentences\ndef entails(c, s):\n    def sentences(text): return text\n    return sentences(c)",
+    }
+    for function, source in fair.items():
+        assert not veto(LEVEL.exercise(function), [source]), function
 
 
 def test_every_switch_is_asked_for():
