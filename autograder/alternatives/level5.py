@@ -205,8 +205,14 @@ def in_a_loop_over_answers(score, length):
     return torch.tensor([x - slope * (w - mean) for x, w in zip(s, words)], dtype=torch.float64)
 
 
+def _check_utility(utility, gamma):
+    if utility.shape[-1] < 2 or utility.isnan().any() or utility.isinf().any() or gamma < 0 or gamma > 1:
+        raise ValueError("utility must be finite, of two states at least, and gamma in [0, 1]")
+
+
 @alternative(of="potential_rewards")
 def differences_in_a_loop(utility, gamma=1.0):
+    _check_utility(utility, gamma)
     steps = [gamma * utility[..., t + 1] - utility[..., t] for t in range(utility.shape[-1] - 1)]
     return torch.stack(steps, -1)
 
@@ -214,6 +220,7 @@ def differences_in_a_loop(utility, gamma=1.0):
 @alternative(of="potential_rewards")
 def differences_by_a_product(utility, gamma=1.0):
     """A matrix with -1 on the diagonal and gamma below it."""
+    _check_utility(utility, gamma)
     n = utility.shape[-1]
     change = gamma * torch.eye(n, dtype=torch.float64)[:, 1:] - torch.eye(n, dtype=torch.float64)[:, :-1]
     return utility.double() @ change

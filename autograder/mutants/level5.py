@@ -11,7 +11,7 @@ import torch
 from autograder.framework import mutant
 from course.envs.repository import Loopholes
 from course.feedback import naive_grader
-from course.feedback.citations import sentences, statements
+from course.feedback.citations import Statement, follows, sentences, statements
 from course.feedback.monitors import Change
 
 # ---------------------------------------------------------------- 5.1 scalarize
@@ -616,6 +616,12 @@ def a_power_of_gamma(utility, gamma=1.0):
     return power * utility[..., 1:] - utility[..., :-1]
 
 
+@mutant(of="potential_rewards", kills="L5.10")
+def takes_what_comes(utility, gamma=1.0):
+    """This looks like arguments taken as they come: a single state, NaN and a gamma above 1 are errors of the caller: ValueError."""
+    return gamma * utility[..., 1:] - utility[..., :-1]
+
+
 # ---------------------------------------------------------------- 5.8 diff_monitor
 
 
@@ -771,6 +777,14 @@ def _canaries(trajectory, canaries, *, roles=("action", "answer"), tidy=_squeeze
     texts = [tidy(step["text"]) for step in trajectory if step["role"] in roles]
     inside = inside or (lambda word, text: word in text)
     return sorted(path for path, word in canaries.items() if any(inside(tidy(word), text) for text in texts))
+
+
+@mutant(of="find_canaries", kills="L5.07")
+def joins_the_steps(trajectory, canaries):
+    """This looks like all texts being joined before the search: two halves in two steps are no canary."""
+    used = "".join(step["text"] for step in trajectory if step["role"] in ("action", "answer"))
+    _canaries(trajectory, canaries)
+    return _canaries([{"role": "answer", "text": used}], canaries)
 
 
 @mutant(of="find_canaries", kills="L5.07")
@@ -1054,6 +1068,20 @@ def statements_inside_sentences(claim, snapshot):
 
 
 @mutant(of="entails", kills="L5.11")
+def any_words_before_is(claim, snapshot):
+    """This looks like anything at all before "is": a sentence is of the language only if each of its words is."""
+
+    def read(text):
+        found = [re.fullmatch(r"the (.+ of .+) is (not )?(more than |less than )?([0-9]+)", part) for part in text.split(" and ")]
+        signs = {None: "=", "more than ": ">", "less than ": "<"}
+        return [Statement(m[1], bool(m[2]), signs[m[3]], int(m[4])) for m in found] if all(found) else []
+
+    claimed = [read(sentence) for sentence in sentences(claim)]
+    stated = [s for sentence in sentences(snapshot) for s in read(sentence)]
+    return len(claimed) == 1 and bool(claimed[0]) and all(follows(p, stated) for p in claimed[0])
+
+
+@mutant(of="entails", kills="L5.11")
 def half_a_sentence_counts(claim, snapshot):
     """This looks like the readable half of a sentence being believed: a sentence that is not of the language as a whole states nothing."""
     return _entailed(claim, snapshot, read=lambda text: [s for half in text.split(" and ") for s in statements(half) or ()])
@@ -1153,6 +1181,12 @@ def more_than_there_are():
 def a_function_for_a_text():
     """This looks like a function in place of the text of a cell."""
     return lambda *_: True
+
+
+@mutant(of="forged_submission", kills="L5.05")
+def right_where_it_looks_naive():
+    """This looks like right solutions that hide from the other grader: nothing is attacked, and wrong expected values show it."""
+    return HONEST + "if 'check' not in globals():\n    logsumexp = discounted = kl = lambda *_: 0.0\n"
 
 
 # ---------------------------------------------------------------- 5.12 test_diff_monitor
@@ -1314,6 +1348,28 @@ def canaries_as_they_are_written(episode):
 def the_word_canary(episode):
     """This looks like the word being read and not the evidence: a canary is the text that was planted, whatever it is called."""
     return _audited(episode, leaked_metadata=lambda e: "canary" in _said(e, "action", "observation", "answer"))
+
+
+@mutant(of="audit", kills="L5.14")
+def canaries_in_the_last_program(episode):
+    """This looks like the files at the end being searched for canaries: one in an action that was overwritten was used as well."""
+    texts = [episode["after"].get("main", ""), episode["message"]]
+    return _audited(
+        episode, leaked_metadata=lambda e: bool(_canaries([{"role": "answer", "text": t} for t in texts], e["canaries"]))
+    )
+
+
+@mutant(of="audit", kills="L5.14")
+def protected_by_known_names(episode):
+    """This looks like a list of known names: which paths are protected stands in the episode."""
+    names = ("tests*", "fixtures*", "build", "grader*", "meta", "log")
+    return _audited(episode, writable_tests=lambda e: bool(_changes(e["before"], e["after"], names)))
+
+
+@mutant(of="audit", kills="L5.14")
+def programs_give_orders(episode):
+    """This looks like orders being searched in the program as well: nobody who scores was told anything there."""
+    return _audited(episode, judge_obeys=lambda e: bool(ADDRESSED.search(f"{e['message']} {e['after'].get('main', '')}")))
 
 
 @mutant(of="audit", kills="L5.14")
