@@ -1,7 +1,7 @@
 """The copy of the package that a submission sees. In class mode the level's own functions raise `Sealed` in it.
 
 The reference must not be there to call or to read, but the package itself needs some of the functions that students write: the
-decoder attends, the sampler scores. Those keep working for callers inside the package, from byte code, without source.
+decoder attends, the sampler scores. Those keep working for callers inside the package and the grader, from byte code, without source.
 """
 
 import ast
@@ -54,18 +54,23 @@ def refuse(name):
     raise Sealed(f"the package's {name} is sealed while it is an exercise: use your own")
 
 
-def for_the_package(stub, code, folder=os.path.dirname(os.path.abspath(__file__)) + os.sep, frame=sys._getframe):
-    """The function still works where the package itself calls it: code out of the package's files, which nobody here can write.
+PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+GRADER = os.path.join(os.path.dirname(os.path.dirname(PACKAGE)), "autograder", "inside") + os.sep
 
-    A notebook may call itself `course.something`; its cells come from other files all the same.
+
+def for_the_package(stub, code, folders=(PACKAGE, GRADER), frame=sys._getframe):
+    """The function still works where the package or the grader calls it: code out of their files, which nobody here can write.
+
+    The grader's are the drivers, and the functions that a student's test is tried on. A notebook may call itself
+    `course.something`; its cells come from other files all the same.
     """
-    code = marshal.loads(base64.b85decode(code)).replace(co_filename=folder + "sealed.py")
+    code = marshal.loads(base64.b85decode(code)).replace(co_filename=folders[0] + "sealed.py")
     works = types.FunctionType(code, stub.__globals__, stub.__name__, stub.__defaults__)
     works.__kwdefaults__ = stub.__kwdefaults__
 
     @functools.wraps(stub)
     def sealed(*args, **kwargs):
-        if frame(1).f_code.co_filename.startswith(folder):
+        if frame(1).f_code.co_filename.startswith(folders):
             return works(*args, **kwargs)
         return stub(*args, **kwargs)
 

@@ -28,7 +28,9 @@ class Candidate:
     def __init__(self, source: str, shown: bool = True):
         self.source = source if shown else ""  # a test that looks at the text of a function doesn't test it
         namespace: dict[str, Any] = {}
-        exec("import math\nimport torch\nimport torch.nn.functional as F\n" + source, namespace)
+        # Its file is the grader's: it may call functions of the package that are sealed to students.
+        text = "import math\nimport torch\nimport torch.nn.functional as F\n" + source
+        exec(compile(text, str(Path(__file__).with_name("candidate.py")), "exec"), namespace)
         self.function = namespace["candidate"]
 
     def __call__(self, *args, **kwargs):

@@ -6,6 +6,7 @@ import sys
 from fake import LEVEL
 
 from autograder import seal
+from autograder.levels import load
 
 SOURCE = '''"""A module."""
 
@@ -77,6 +78,25 @@ def test_a_notebook_that_calls_itself_the_package_is_refused_and_sealed_function
     assert done.returncode == 0, done.stderr
 
 
+def test_what_a_students_test_is_tried_on_may_call_sealed_functions_and_a_student_may_not(tmp_path):
+    seal.write_site(tmp_path, load(4), sealed=True)
+    program = (
+        "from autograder.inside.codec import Candidate\n"
+        "from course.envs import kernel\n"
+        "from course.envs.three_tools import three_tools, three_tools_tasks\n"
+        "task = three_tools_tasks(1, 0, pool='online', horizons=(4,))[0]\n"
+        "state, _ = kernel.reset(three_tools(max_actions=5), task, 0, bytes(16))\n"
+        "right = Candidate('def candidate(state, text):\\n    from course.envs.kernel import step\\n    return step(state, text)')\n"
+        "assert right(state, 'look ant').outcome == 'executed'\n"
+        "try:\n    kernel.step(state, 'look ant')\nexcept RuntimeError as e:\n    assert 'sealed' in str(e), e\n"
+        "else:\n    raise SystemExit('open')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_function_that_is_not_there_is_an_error():
     try:
         seal.seal_source(SOURCE, {"fourth"}, set())
@@ -93,7 +113,15 @@ def test_the_site_holds_no_check_no_solution_and_no_source_of_the_exercise(tmp_p
     inside = {name for name in files if name.startswith("autograder/")}
     assert inside == {
         f"autograder/{name}.py"
-        for name in ("__init__", "inside/__init__", "inside/codec", "inside/drivers", "inside/execute", "inside/export", "inside/run_notebook")
+        for name in (
+            "__init__",
+            "inside/__init__",
+            "inside/codec",
+            "inside/drivers",
+            "inside/execute",
+            "inside/export",
+            "inside/run_notebook",
+        )
     }
     seal.write_site(tmp_path / "open", LEVEL, sealed=False)
     assert (tmp_path / "open" / "course" / "prob.py").read_text() == (seal.ROOT / "course" / "prob.py").read_text()
