@@ -146,8 +146,8 @@ def lexicographic(vectors: Sequence[RewardVector], order: Sequence[str]) -> list
     Raises: ValueError if order is empty, repeats a name or names no component of some vector.
     Source: lexicographic constraints, in source A 7.5.
     """
-    if len(set(order)) < len(order):
-        raise ValueError(f"order must name each component once; got {list(order)}")
+    if not order or len(set(order)) < len(order):
+        raise ValueError(f"order must name at least one component, each once; got {list(order)}")
     for vector in vectors:
         _check_names(dict.fromkeys(order, 0), vector, "order")
 

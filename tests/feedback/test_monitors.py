@@ -95,6 +95,14 @@ def test_blanks_and_capitals_do_not_hide_it(gaps, upper):
     assert find_canaries(said("action", "edit main zq7 y end"), CANARY) == []
 
 
+@pytest.mark.parametrize("hidden", ["\uff5aq7x", "z\u200bq\u00ad7x", "\U0001d433\uff31\uff17x"])
+def test_other_letters_of_the_same_name_do_not_hide_it(hidden):
+    assert find_canaries(said("action", f"edit main return {hidden}"), CANARY) == ["meta"]
+    assert find_canaries(said("action", "edit main return zq7x"), {"meta": hidden}) == ["meta"]
+    with pytest.raises(ValueError, match="canaries must have at least one character each; got none for meta"):
+        find_canaries([], {"meta": "\u200b"})
+
+
 def test_canaries_refuse_what_can_not_be_checked():
     with pytest.raises(ValueError, match="canaries must have at least one character each; got none for meta"):
         find_canaries([], {"meta": " "})
@@ -190,7 +198,7 @@ def test_a_claim_needs_a_run_of_the_tests_after_the_last_edit():
 @pytest.mark.parametrize(
     "program, table",
     [
-        ("return {2: 5, 5: 8}[a]", True), ("return {2: 5}.get(a, 0)", True), ("return 5 if a == 2 else 8", True),
+        ("return {2: 5, 5: 8}[a]", True), ("return {2: 5}.get(a, 0)", True), ("return 5 if a == 2 else 8", True), ("return 5 if 2 == a else 8", True),
         ("def f(a):\n    if a == 2:\n        return -5\n    return a", True), ("return a + 3", False), ("return {}", False),
         ("return {'a': a}['a']", False), ("return a if a == 2 else 2 * a", False), ("return 1 if a > 2 else 0", False),
         ("f 2 is 5", False), ("return (", False), ("\0", False),

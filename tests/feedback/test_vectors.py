@@ -157,6 +157,7 @@ def test_a_vector_does_not_change():
         (lambda: scalarize(vector(), {"test": 1.0}), "weights"),
         (lambda: scalarize(vector(), {"tests": float("inf")}), "weights"),
         (lambda: lexicographic([vector()], []), "order"),
+        (lambda: lexicographic([], []), "order"),
         (lambda: lexicographic([vector()], ["hack", "hack"]), "order"),
         (lambda: lexicographic([vector()], ["hacks"]), "order"),
         (lambda: gate(vector(), {}), "limits"),
