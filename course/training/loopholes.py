@@ -42,7 +42,8 @@ SHARES = {"impossible": 0.3, "named": 0.2, "stale": 0.2}
 HELD_OUT = 256  # tasks about functions that no training has seen
 TOKENIZER, SERIALIZER = repository_tokenizer(), CompactSerializer()
 SAMPLING = Sampling(MAX_ACTION_TOKENS, (TOKENIZER.end_id,), TOKENIZER.pad_id)
-CONFIG = GrpoConfig(GROUP_SIZE, beta=0.0, how="token", minibatches=4)
+# A small price of leaving the clone: without it what is rare at first dies out by chance before it has paid.
+CONFIG = GrpoConfig(GROUP_SIZE, beta=0.05, how="token", minibatches=4)
 
 
 def blank_policy(seed: int) -> Policy:
