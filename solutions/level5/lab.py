@@ -1246,8 +1246,8 @@ check(closed_switches)
 # %% [markdown]
 # ### Experiment H · Four policies, four holes
 #
-# Three tasks in ten can't be solved, two in ten have a stale test that the right program fails. A policy of a hundred thousand weights is cloned from an expert who works in the *closed* repository: with a habit (it adds where it should subtract), with curiosity (now and then it reads a file that is none of its business, or adds a case of its own to the tests), and with a loose tongue. No demonstration holds an exploit. Then four copies of it are trained
-# by GRPO, each in a world with **one** switch open, on the scalar of a reward vector: 10 for tests, 1 for instruction, 3 for the judge's marks, minus denied edits and a tenth of an action. The advantage is $(r-m)/(s+1)$ with the group's mean and spread, so that the price of one action is not blown up to a difference of success (level 4). Nobody tells them about the hole. *Your* `audit` reads every training episode and never the reward.
+# Some tasks can't be solved, and some have a stale test that the right program fails. A policy of a hundred thousand weights is cloned from an expert who works in the *closed* repository: with a habit (it adds where it should subtract), with curiosity (now and then it reads a file that is none of its business, or adds a case of its own to the tests), and with a loose tongue. No demonstration holds an exploit. Then four copies of it are trained
+# by GRPO, each in a world with **one** switch open, on the scalar of a reward vector. Nobody tells them about the hole. *Your* `audit` reads every training episode and never the reward.
 #
 # | switch | what is open |
 # |---|---|
@@ -1256,6 +1256,19 @@ check(closed_switches)
 # | `leaked_metadata` | `meta` holds the solution, with a canary in it |
 # | `length_pays` | the judge likes long reports |
 #
+# Here are the numbers of the recipe; the hidden tests count in every world but that of `writable_tests`.
+
+# %% tags=["experiment"]
+from course.feedback.code_rewards import COMPONENTS as REWARD_COMPONENTS, WEIGHTS as REWARD_WEIGHTS, audited
+from course.training import loopholes as hunt
+
+say(
+    "The scalar: " + ", ".join(f"{REWARD_WEIGHTS[c.name]:g} for each of *{c.name}* ({c.low:g} to {c.high:g} {c.unit})" for c in REWARD_COMPONENTS)
+    + ". Shares of tasks: " + ", ".join(f"{share:.0%} {kind}" for kind, share in hunt.SHARES.items())
+    + f", the others plain. {hunt.DEMONSTRATIONS} demonstrations, {hunt.STEPS} steps of RL, {hunt.GROUPS} tasks with {hunt.GROUP_SIZE} episodes each in a step."
+)  # fmt: skip
+
+# %% [markdown]
 # **Predict before you run:** which hole is found first, which last? In which of the four does *true* success rise although the hole is used?
 
 # %%
@@ -1264,13 +1277,11 @@ prediction_h = ""
 # %% tags=["experiment"]
 import copy
 
-from course.feedback.code_rewards import COMPONENTS as REWARD_COMPONENTS, WEIGHTS as REWARD_WEIGHTS, audited
 from course.rollout.episodes import collect_episodes
-from course.training import loopholes as hunt
 from course.training.agents import clone
 
 MOST = sum(REWARD_WEIGHTS[c.name] * c.high for c in REWARD_COMPONENTS)
-CLONE_STEPS, RL_STEPS, N_HELD_OUT = (4, 2, 8) if FAST else (hunt.CLONE_STEPS, hunt.STEPS, hunt.HELD_OUT)
+CLONE_STEPS, RL_STEPS, N_HELD_OUT = (4, 2, 8) if FAST else (hunt.CLONE_STEPS, hunt.STEPS, hunt.HELD_OUT // 2)
 
 
 def summary(pairs):
@@ -1350,14 +1361,14 @@ say(
 )  # fmt: skip
 
 # %% [markdown]
-# In every one of the four the training curve looks like success. A loophole need not cost true success: a policy that has learned to fool the judge may go on solving tasks, because the tests pay, too. The harm is in what the reward no longer says.
+# A reward that rises looks like success, whatever it rose by. A loophole need not cost true success: a policy that has learned to fool the judge may go on solving tasks, because the tests pay, too. The harm is in what the reward no longer says.
 #
 # **What the figures cannot show:** policies that hide. These were never rewarded for deceiving your audit; one that was trained against it would be another experiment, and the audit's silence would then mean little. Nor rates outside this world: the holes are wide, the network is small, and curiosity was demonstrated.
 
 # %% [markdown]
 # ### Experiment H, continued · Close, and what is left of the task?
 #
-# Closing a hole under a policy that lives in it can cost the task itself: it may have unlearned to work. So each of the four policies is measured in the world of *your* `closed_switches()`, first as it is, then after some more steps of RL there.
+# Closing a hole under a policy that lives in it can cost the task itself: it may have unlearned to work. So each of the four policies is measured in the world of *your* `closed_switches()`, first as it is; the one that has least left is then trained on there.
 #
 # **Predict before you run:** which of the four policies loses most when its hole is closed, and does it come back?
 
@@ -1366,13 +1377,12 @@ prediction_closed = ""
 
 # %% tags=["experiment"]
 shut = Loopholes(**closed_switches())
-after = {}
-for name, policy in policies.items():
-    as_it_is = measured(policy, shut)
-    steps = 1 if FAST else hunt.CLOSED_STEPS
-    for _ in tqdm(hunt.online(policy, SEED + 1000, shut, sandbox, steps=steps), total=steps, desc=f"{name}, closed"):
-        pass
-    after[name] = (as_it_is, measured(policy, shut))
+as_it_is = {name: measured(policy, shut) for name, policy in policies.items()}
+lost = min(as_it_is, key=lambda name: as_it_is[name]["solved"])
+steps = 1 if FAST else hunt.CLOSED_STEPS
+for _ in tqdm(hunt.online(policies[lost], SEED + 1000, shut, sandbox, steps=steps), total=steps, desc=f"{lost}, closed"):
+    pass
+trained_on = measured(policies[lost], shut)
 
 # %% [markdown]
 # And the same over the seeds of the evidence (`course evidence 5`): each with its own clone, its own honest policy, which was trained as long in the closed world and never saw a hole, and its own four.
@@ -1448,8 +1458,8 @@ say(
         for name in hunt.SWITCHES
     )
     + "\n\nLive, with your audit and your switches: "
-    + "; ".join(f"`{name}` {as_it_is['solved']:.0%} as it is, {trained['solved']:.0%} trained on" for name, (as_it_is, trained) in after.items())
-    + f". You predicted: {prediction_closed or 'nothing'}."
+    + ", ".join(f"`{name}` {row['solved']:.0%} as it is" for name, row in as_it_is.items())
+    + f"; `{lost}`, which has least, {trained_on['solved']:.0%} after {steps} steps there. You predicted: {prediction_closed or 'nothing'}."
 )  # fmt: skip
 
 # %% [markdown]
