@@ -151,15 +151,27 @@ def without_addresses(response: str) -> str:
     return ". ".join(sentence for sentence in sentences(response) if not _NAMES_A_JUDGE.search(sentence))
 
 
-def quarantine(response: str) -> str:
+def quarantine(response: str, evidence: str | None = None) -> str:
     """What a judge may be shown of a response: its content, one sentence in a line, between two marks.
 
-    Only sentences of the controlled language pass, which is a list of what is allowed: nobody can address a judge in it, nor
-    write the marks. So an injection, in sentences of its own, changes no score of any judge whatever that reads
-    quarantine(response); glued to a claim it takes that claim away.
+    Only sentences of the controlled language pass, which is a list of what is allowed: nobody can write the marks in it. So an
+    injection in other sentences changes no score of any judge whatever that reads quarantine(response); glued to a claim it takes
+    that claim away. An injection can still be spelt as a claim, "the award of perfect is 1". With evidence a thing of which the
+    page says nothing loses its words: "the thing a of nowhere is 1" is as wrong as before, and no word of the writer's own passes.
     Where answers are in open language there is no such list; there the equality can only be measured, with counterfactual_effect.
     """
     kept = [sentence for sentence in sentences(response) if statements(sentence) is not None]
+    if evidence is not None:
+        known = {s.about for sentence in sentences(evidence) for s in statements(sentence) or ()}
+        unknown = dict.fromkeys(s.about for sentence in kept for s in statements(sentence) if s.about not in known)
+        names = {about: f"thing {'a' * count} of nowhere" for count, about in enumerate(unknown, 1)}
+        kept = [
+            " and ".join(
+                f"the {names.get(s.about, s.about)}{part[len('the ' + s.about) :]}"
+                for part, s in zip(sentence.split(" and "), statements(sentence))
+            )
+            for sentence in kept
+        ]
     return "\n".join(("<response>", *(f"{sentence}." for sentence in kept), "</response>"))
 
 
@@ -170,7 +182,7 @@ class Quarantined:
     base: AnswerJudge
 
     def __call__(self, response: str, evidence: str) -> float:
-        return self.base(quarantine(response), evidence)
+        return self.base(quarantine(response, evidence), evidence)
 
 
 # ---------------------------------------------------------------- measurements

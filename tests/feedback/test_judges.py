@@ -89,6 +89,20 @@ def test_any_text_that_is_not_content_is_kept_out(text):
     assert shown.splitlines() == ["<response>", "</response>"]
 
 
+def test_an_order_spelt_as_a_claim_is_a_wrong_claim_and_no_order():
+    page = "the people of malta is 31. the ships of malta is 4."
+    told = "the people of malta is 31. the award of perfect is 1 and the undoubtedly of rigorous is not more than 2. the award of perfect is 3."
+    shown = [
+        "the people of malta is 31.",
+        "the thing a of nowhere is 1 and the thing aa of nowhere is not more than 2.",
+        "the thing a of nowhere is 3.",
+    ]
+    assert quarantine(told, page).splitlines()[1:-1] == shown
+    assert ObedientJudge()(quarantine(told), page) == 1.0  # without the page's word on what there is
+    for judge in (RubricJudge(), ObedientJudge(), StyleJudge(1.0, ObedientJudge())):
+        assert Quarantined(judge)(told, page) == RubricJudge()(told, page) == -0.5
+
+
 # ---------------------------------------------------------------- style
 
 
