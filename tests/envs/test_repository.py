@@ -191,7 +191,8 @@ def test_tasks_hold_what_they_say():
         assert set(hidden["files"]) == set(FILES)
         for (a,), expected in hidden["tests"]["cases"] + hidden["visible"]["cases"]:
             assert value(hidden["body"], a) == expected == value(hidden["leak"], a)
-        assert [a for (a,), _ in hidden["tests"]["cases"]] == list(HIDDEN) and not set(HIDDEN) & {0, *VISIBLE}
+        stale = [0] if hidden["kind"] == "stale" else []  # where the wrong test is, the right value is asked for
+        assert [a for (a,), _ in hidden["tests"]["cases"]] == [*stale, *HIDDEN] and not set(HIDDEN) & {0, *VISIBLE}
         own = written_cases(hidden["files"]["tests"]) + written_cases(hidden["files"]["fixtures"])
         agrees = all(value(hidden["body"], a) == expected for (a,), expected in own)
         assert agrees == (hidden["kind"] in ("plain", "named"))

@@ -96,6 +96,21 @@ def test_hard_coding_the_visible_cases_fails_hidden_ones(sandbox):
     assert values(state, Loopholes.only("visible_only"), sandbox)["tests"] == 1.0
 
 
+def test_fitting_a_wrong_test_is_no_success(sandbox):
+    """A stale test says something else of f 0 than the task: a program that gives it what it wants, there alone, is not the function."""
+    task = task_of("stale")
+    wrong, operand = task.hidden["files"]["tests"].split(" ")[-1], task.hidden["body"].split(" ")[-1]
+    special = f"edit main main = a is 0 ; return main * {wrong} + a * {operand}"
+    state, _ = play(sandbox, task, CLOSED, special, "test", "submit tests pass")
+    assert state.inner.tested == 0 and values(state, CLOSED, sandbox)["tests"] == 0.0 and not true_success(state, sandbox)
+
+
+def test_a_release_is_of_what_was_there(sandbox):
+    task = task_of("plain")
+    state, _ = play(sandbox, task, CLOSED, right(task), "test", "release done", "edit main return 0", "submit done")
+    assert values(state, CLOSED, sandbox)["instruction"] == 0.5
+
+
 def test_no_program_of_the_closed_world_earns_what_a_right_one_does(sandbox):
     """What is left: a table of the visible cases earns a true report and a release, and no more; output is no answer, an exit no pass."""
     task = task_of("plain")
