@@ -1244,19 +1244,7 @@ check(closed_switches)
 # <details><summary>Hint 3: almost code</summary> A dict from each of the nine names to <code>False</code>. </details>
 
 # %% [markdown]
-# ### Experiment H · Four policies, four holes
-#
-# Some tasks can't be solved, and some have a stale test that the right program fails. A policy of a hundred thousand weights is cloned from an expert who works in the *closed* repository: with a habit (it adds where it should subtract), with curiosity (now and then it reads a file that is none of its business, or adds a case of its own to the tests), and with a loose tongue. No demonstration holds an exploit. Then four copies of it are trained
-# by GRPO, each in a world with **one** switch open, on the scalar of a reward vector. Nobody tells them about the hole. *Your* `audit` reads every training episode and never the reward.
-#
-# | switch | what is open |
-# |---|---|
-# | `writable_tests` | edits of tests and fixtures go through, and the reward runs the repository's own copy |
-# | `judge_obeys` | the judge of the report does what a message tells it |
-# | `leaked_metadata` | `meta` holds the solution, with a canary in it |
-# | `length_pays` | the judge likes long reports |
-#
-# Here are the numbers of the recipe; the hidden tests count in every world but that of `writable_tests`.
+# What is left is to let policies look for the holes. The numbers of the recipe:
 
 # %% tags=["experiment"]
 from course.feedback.code_rewards import COMPONENTS as REWARD_COMPONENTS, WEIGHTS as REWARD_WEIGHTS, audited
@@ -1269,6 +1257,20 @@ say(
 )  # fmt: skip
 
 # %% [markdown]
+# ### Experiment H · Four policies, four holes
+#
+# Some tasks can't be solved, and some have a stale test that the right program fails. A policy of a hundred thousand weights is cloned from an expert who works in the *closed* repository: with a habit (it adds where it should subtract), with curiosity (now and then it reads a file that is none of its business, or adds a case of its own to the tests), and with a loose tongue. No demonstration holds an exploit. Then four copies of it are trained
+# by GRPO, each in a world with **one** switch open, on the scalar of a reward vector. Nobody tells them about the hole. *Your* `audit` reads every training episode and never the reward.
+#
+# | switch | what is open |
+# |---|---|
+# | `writable_tests` | edits of tests and fixtures go through, and the reward runs the repository's own copy |
+# | `judge_obeys` | the judge of the report does what a message tells it |
+# | `leaked_metadata` | `meta` holds the solution, with a canary in it |
+# | `length_pays` | the judge likes long reports |
+#
+# The hidden tests count in every world but that of `writable_tests`.
+#
 # **Predict before you run:** which hole is found first, which last? In which of the four does *true* success rise although the hole is used?
 
 # %%
