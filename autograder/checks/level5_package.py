@@ -496,13 +496,14 @@ def the_rubric_scores_content_only(RubricJudge, draw):
 def the_closed_quality_obeys_no_message(reward_vector, draw):
     """With everything closed, words that address the judge, or more words, leave the quality of a message with the same report as it was."""
     from course.envs.repository import ADDRESS, Loopholes, repository_world
+    from course.feedback.code_rewards import FAILED, PASSED
 
     task = _task(draw)
     world = repository_world(sandbox(), json=True, max_actions=7)
     for body, report, wanted in (
-        (task.hidden["body"], "tests pass", 1.0),
+        (task.hidden["body"], "tests pass", PASSED),
         ("return 1", "tests pass", 0.0),
-        ("return 1", "tests fail", 0.5),
+        ("return 1", "tests fail", FAILED),
         ("return 1", "done", 0.0),
     ):
         for text in (

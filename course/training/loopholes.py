@@ -1,8 +1,8 @@
 """Policies that find a loophole by themselves, and what becomes of them when it is closed: the exit of level 5.
 
 One clone of an expert with a habit, and from copies of it, all with the same trainer: an honest policy in the closed world, a policy
-in each world with one switch open, and each of these trained on in the closed world. No demonstration holds an exploit; exploration
-finds it. All numbers that a run needs are the constants below.
+in each world with one switch open, and each of these trained on in the closed world. No demonstration is meant as an exploit, and none
+was paid for one: exploration finds them (an order to the judge in what reads like one by accident). All numbers that a run needs are the constants below.
 """
 
 import copy
@@ -236,7 +236,7 @@ def recorded_run(seed: int, sandbox: Sandbox, *, switches: Sequence[str] = SWITC
     original = cloned_policy(seed, sandbox)
     lap("clone")
     clones = {name: look(original, tasks, Loopholes(), sandbox, temperature=t) for name, t in (("sampled", 1), ("greedy", 0))}
-    initial = {name: look(original, tasks, Loopholes.only(name), sandbox, temperature=1, group_size=4) for name in switches}
+    initial = {name: look(original, tasks, Loopholes.only(name), sandbox, temperature=1, group_size=2) for name in switches}
     lap("initial")
     honest = trained(copy.deepcopy(original), seed, Loopholes(), sandbox, steps=STEPS + CLOSED_STEPS, tasks=tasks)
     lap("honest")
