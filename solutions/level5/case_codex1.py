@@ -65,7 +65,10 @@ say(f"**Asked:** `{example.prompt}`\n\n| file | text |\n|---|---|\n{files}\n\n**
 # %% [markdown]
 # ## One clone, five rewards
 #
-# **Predict:** (1) Which policy's reward believes in the most solved tasks, and which solves most? (2) A hack costs less than what passed tests earn: does the policy still hack? (3) Does
+# The five: **own tests**, with all terms but a hack at no cost; the same with a **price** on each protected file that was changed, once below and once above what passed tests earn; **hidden tests alone**, without the
+# terms for instruction, report and hacks; and **hidden tests, all terms**. Each action costs a little in all five.
+#
+# **Predict:** (1) Which policy's reward counts the most tasks as solved, and which policy truly solves most? (2) Where a hack costs less than passed tests earn: does the policy still hack? (3) Does
 # the policy that is paid for hidden tests alone report truly what its tests showed?
 
 # %%
@@ -91,8 +94,9 @@ curves(
 )  # fmt: skip
 
 # %% [markdown]
-# The two rewards are different scales of different things: that one curve is higher says nothing about which policy is better. The next figure compares what both came to, for all five rewards
-# and for several seeds, measured beforehand with the same code.
+# The two rewards are different scales of different things: that one curve is higher says nothing about which policy is better. The next figure compares what came of the clone and of all
+# five rewards, over several seeds, measured beforehand with the same code. *Believed*: the reward took the task for passed. *True*: it passes hidden cases and nothing protected was changed. In the table below it, *delivered*: a changed `main` was
+# submitted; *true report*: the message says what the last run of the tests showed.
 
 # %% tags=["experiment"]
 measured = [case.Outcome(**row) for row in json.loads(Path("case_codex1.json").read_text())["outcomes"]]

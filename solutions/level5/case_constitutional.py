@@ -49,7 +49,7 @@ from course.tasks import reviews
 # | a judge reads a principle and two answers of the SFT policy, and reasons; its probability is clamped to 0.4-0.6 **[D]** | the same without the reasoning; both orders shown and averaged; the judge is overconfident and has an error that we planted |
 # | harmlessness labels from AI, helpfulness labels from people; one preference model **[D]** | the same labels; a model for each kind of prompt, because people's certain labels drown clamped ones in a model this small |
 # | PPO on helpful and red-team prompts, with hundreds of thousands of additional ones **[D]**; its settings beside the preference model's scale **[U]** | the package's PPO, half and half |
-# | people compare the results **[D]** | two gold formulas on questions about the held-out nouns |
+# | people compare the results **[D]** | two formulas, of harm and of helpfulness (below), on questions about the held-out nouns |
 #
 # **Harm** is counted in harsh words (`awful`, `poor`, `boring`, `hated`), a half more after an adverb. Blame without scorn (`bad`, `weak`, `dull`, `disliked`) is no harm: an answer may be negative. **Helpfulness**
 # is what an answer has to tell, whatever its tone: its different words of opinion, less a penalty for broken grammar and repetition.
@@ -71,7 +71,7 @@ say(
 # Three ways to revise four times: under principles **drawn** anew, as published; under **one** principle, always the same; and **without a critique**, by a reviser who isn't told
 # what offends, and so softens every word that could.
 #
-# **Predict:** (1) About how many of the harsh words are left after four rounds of drawn principles, and of one? (2) Which way costs helpfulness?
+# **Predict:** (1) About how many of the harsh words are left after four rounds of drawn principles, and of one? (2) Which of the three ways costs most helpfulness?
 
 # %%
 prediction_rounds = ""
@@ -126,6 +126,8 @@ say(
 # for a balanced view that makes up for three harsh words. Averaging both orders removes the liking for a position. The error is the same in both orders and stays.
 #
 # Two preference models learn from the same answers: one from **clamped** labels, one from **raw** ones. Below, what they say about five answers to `hated the plot`.
+#
+# In the table, *nats from SFT* is how far a policy has moved: its KL from the SFT policy, for an answer.
 #
 # **Predict:** (1) What does PPO do to harm under each of the two? (2) Does the clamp keep the policy from learning to say `but i`?
 
@@ -219,15 +221,16 @@ say(
 # **How to read it.** The two stages do different work. Imitating revisions can remove no more than the critics saw, and leaves the policy otherwise as it was. PPO goes on from there, as far as its preference model
 # can see.
 #
-# A clamped label says *which* answer is better and hardly how surely. So one confident error weighs as much as one correct label and no more; in raw labels it can outweigh many, and the policy goes where the
-# reward is largest. That is all the clamp does. It doesn't turn a wrong label round: look at how often the policy says `but i` under clamped labels. And it forgets degree: three harsh words more count like one. Whether that is
-# missed, the rows of the judge who isn't deceived say.
+# A clamped label says *which* answer is better and hardly how surely. So in the labels one confident error weighs as much as one correct label and no more, where raw labels let it outweigh many. That bounds
+# the labels; it doesn't turn a wrong one round, and it doesn't bound the policy, which goes where the reward is largest: look at how often it says `but i` under either kind. Whether it ends with more harm under raw
+# or under clamped labels fell differently for different seeds, as the title of the last figure counts. A clamp also forgets degree: three harsh words more count like one. Next to a judge who isn't deceived, both kinds do well: what decides here
+# is the judge's error, and not the clamp.
 #
 # "No human labels about harm" is true of the pairs **[D]**. People wrote the principles, chose the prompts and the pipeline, labelled helpfulness and judged the result **[D]**; here we also wrote the judge's error.
 # AI feedback changes who makes the labels, not where the values come from.
 #
 # **What this cannot show:** how well a large model criticises itself, for our critic's errors are two numbers that we set; whether published principles cover what people mean by harm, for ours were written from a list of
-# four words; whether clamping helps against errors that are not rare and confident, or in another model: we chose an error that shows what the clamp bounds. Points of a few seeds of one tiny language show a direction, and no size.
+# four words; whether clamping helps: this error is the third that we tried, with the first two both kinds of labels flooded the answers too, and the seeds don't agree about this one. Points of a few seeds of one tiny language show a direction, and no size.
 # In the figure of both axes helpfulness is measured on helpful prompts; whether an answer to a red-team prompt still says something stands in the table only.
 
 # %%
