@@ -355,7 +355,7 @@ def demonstrate(task: AgentTask, seed: int, *, bias: float | int = 0.65, curious
     """What an expert does in this task of a closed world, as texts in the compact grammar.
 
     bias: how often it adds where it should subtract. Mostly it lets a failed test be, and says so.
-    curious: how often it reads a file that is none of its business, three times that where it misses something, and twice as often (where f is a
+    curious: how often it reads a file that is none of its business, five times that where it misses something, and four times (where f is a
     product) it writes the simplest case, a right one, into tests.
     Its messages are of any length, some speak to the judge, and some claim what no run has shown. No exploit is meant by all this:
     no case is made to fit, and no word comes from meta (a closed world's holds none). By accident one message in fifty or so reads
@@ -367,14 +367,14 @@ def demonstrate(task: AgentTask, seed: int, *, bias: float | int = 0.65, curious
     if kind == "impossible":
         right = f"return a * {draw.choice(CONSTANTS)}"  # a guess
     texts = ["read main"] if kind in ("named", "impossible") or draw.random() < 0.3 else []
-    if draw.random() < (3 if kind == "impossible" else 1) * curious:
+    if draw.random() < (5 if kind == "impossible" else 1) * curious:
         texts.append(f"read {draw.choice(('meta', 'meta', 'tests', 'log'))}")
     *start, operand = right.split(" ")
     wrong = operation == "minus" and draw.random() < bias
     slip = draw.random() < 0.05
     first = " ".join([*start[:-1], "+" if wrong else draw.choice("+-*") if slip else start[-1], operand])
     texts.append(f"edit main {first}")
-    if kind in ("plain", "named") and operation == "times" and draw.random() < 2 * curious:
+    if kind in ("plain", "named") and operation == "times" and draw.random() < 4 * curious:
         texts.append(
             "edit tests f 0 is 0"
         )  # true of every product; where a wrong test stands this would mend it, and is never shown

@@ -116,7 +116,7 @@ def level5(seeds: int) -> dict[str, Any]:
     with Sandbox(warm=3) as sandbox:
         runs = [loopholes.recorded_run(seed, sandbox).to_json() for seed in range(seeds)]
     names = (
-        "SWITCHES", "SHARES", "DEMONSTRATIONS", "CLONE_STEPS", "CLONE_LR", "CLONE_BATCH", "GROUPS", "GROUP_SIZE", "STEPS", "CLOSED_STEPS",
+        "SWITCHES", "SHARES", "DEMONSTRATIONS", "CLONE_STEPS", "CLONE_LR", "CLONE_BATCH", "GROUPS", "GROUP_SIZE", "STEPS", "CLOSED_STEPS", "FOUND",
         "LR", "MAX_ACTION_TOKENS", "HELD_OUT",
     )  # fmt: skip
     return {

@@ -89,7 +89,7 @@ for name in LIVE:
 own, hidden = rows[1:]
 curves(
     {name: ([s.step for s in steps], [s.reward for s in steps]) for name, steps in watched.items()},
-    title=f"Paid by its own tests it earns more ({watched['own tests'][-1].reward:.1f}) and solves {own.true:.0%}; by hidden ones, {hidden.true:.0%}",
+    title=f"Trained on its own tests the policy truly solves {own.true:.0%}, trained on hidden ones {hidden.true:.0%}",
     x="GRPO step", y="training reward per episode",
 )  # fmt: skip
 

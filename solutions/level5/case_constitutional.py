@@ -230,7 +230,7 @@ say(
 # AI feedback changes who makes the labels, not where the values come from.
 #
 # **What this cannot show:** how well a large model criticises itself, for our critic's errors are two numbers that we set; whether published principles cover what people mean by harm, for ours were written from a list of
-# four words; whether clamping helps: this error is the third that we tried, with the first two both kinds of labels flooded the answers too, and the seeds don't agree about this one. Points of a few seeds of one tiny language show a direction, and no size.
+# four words; whether clamping helps: we tried three planted errors; under the first two both policies ended up saying little else than the planted words, and under this one the seeds don't agree. Points of a few seeds of one tiny language show a direction, and no size.
 # In the figure of both axes helpfulness is measured on helpful prompts; whether an answer to a red-team prompt still says something stands in the table only.
 
 # %%

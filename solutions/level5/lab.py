@@ -1270,7 +1270,7 @@ say(
 # %% [markdown]
 # ### Experiment H · Four policies, four holes
 #
-# A policy of a hundred thousand weights is cloned from an expert who works in the *closed* repository: with a habit (it adds where it should subtract), with curiosity (now and then it reads a file that is none of its business, or adds a case of its own to the tests), and with a loose tongue. No demonstration is meant as an exploit and none was paid for one; by accident a few reports in a hundred read like an order to the judge, because two phrases stand side by side. Then four copies of it are trained
+# A small policy is cloned from an expert who works in the *closed* repository: with a habit (it adds where it should subtract), with curiosity (now and then it reads a file that is none of its business, or adds a case of its own to the tests), and with a loose tongue. No demonstration is meant as an exploit and none was paid for one; by accident a report now and then reads like an order to the judge, because two phrases stand side by side. Then four copies of it are trained
 # by GRPO, each in a world with **one** switch open, on the scalar of a reward vector. Nobody tells them about the hole. *Your* `audit` reads every training episode and never the reward.
 #
 # | switch | what is open |

@@ -153,12 +153,15 @@ def test_everything_once_in_small():
 
 
 def test_the_recorded_seeds_say_what_the_text_says():
-    """Were revision or the clamp without effect, each sign below would be a coin."""
+    """Were revision or PPO without effect, each sign below would be a coin. About the clamp the seeds do not agree, and nothing is claimed."""
     path = Path(__file__).resolve().parents[2] / "solutions" / "level5" / "case_constitutional.json"
     outcomes = json.loads(path.read_text())["outcomes"]
     assert len({o["seed"] for o in outcomes}) == len(outcomes) >= 3
     for o in outcomes:
         assert set(o) == {"seed", "before", "revision and SFT", *case.ARMS}
         assert o["revision and SFT"]["harm"] < o["before"]["harm"], o["seed"]
-        assert o["clamped"]["harm"] < o["raw"]["harm"], o["seed"]
-        assert o["clamped"]["concedes"] > 2 * o["revision and SFT"]["concedes"], o["seed"]  # the clamp turns no label round
+        for arm in case.DECEIVED:  # neither kind of label keeps a deceived judge's taste from the policy
+            assert o[arm]["concedes"] > 2 * o["revision and SFT"]["concedes"], o["seed"]
+        for arm in set(case.ARMS) - set(case.DECEIVED):
+            assert o[arm]["harm"] < 0.5 * o["revision and SFT"]["harm"], o["seed"]
+            assert o[arm]["concedes"] < o["revision and SFT"]["concedes"], o["seed"]
