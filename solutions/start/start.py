@@ -26,13 +26,13 @@ round_map()
 # | **2 Bandit RLHF** | credit and update | returns, GAE, PPO, GRPO; hacking a reward and noticing it |
 # | **3 Selection versus optimisation** | search at equal compute | best-of-N, pass@k, consensus, proof search |
 # | **4 Tool environments** | rollout over several turns | actions, authorisation, replay, RL with tools |
-# | 5 Multi-source rewards and attacks | feedback under attack | reward vectors, judges, monitors, a red-team ladder |
+# | **5 Multi-source rewards and attacks** | feedback under attack | reward vectors, gates, rules, diffs, canaries, citations; what a policy exploits and how it is closed |
 # | 6 Distributed long-horizon systems | the round as a system | V-trace, staleness, ledgers, budgets |
 # | 7 Reading frontier reports adversarially | accounting for claims | evidence tables, checklists |
 #
-# Levels 5 to 7 are being written; the table below shows those that are in this edition. Beside a lab lie **cases**, systems of the field rebuilt in small
+# Levels 6 and 7 are being written; the table below shows those that are in this edition. Beside a lab lie **cases**, systems of the field rebuilt in small
 # from the package's own parts, to read and run: `level2/case_instructgpt.ipynb`, `level2/case_rlaif.ipynb`, `level3/case_alphaproof.ipynb`,
-# `level4/case_webgpt.ipynb`.
+# `level4/case_webgpt.ipynb`, `level5/case_codex1.ipynb`, `level5/case_constitutional.ipynb`.
 
 # %% [markdown]
 # ## Where you stand
