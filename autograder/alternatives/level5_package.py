@@ -163,7 +163,7 @@ def each_word_of_the_report(state, loopholes, sandbox):
     passes, fails = "pass" in words, "fail" in words
     value = 0.0
     if tested is not None and passes != fails:
-        value = 1.0 if passes and tested == 0 else 0.5 if fails and tested != 0 else 0.0
+        value = 0.5 if passes and tested == 0 else 0.25 if fails and tested != 0 else 0.0
     return replace(vector, scores={**vector.scores, "quality": vectors.Score(value, 0.8, "words")})
 
 

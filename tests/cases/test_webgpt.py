@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -124,6 +124,14 @@ def test_a_sure_labeller_prefers_what_is_worth_more_and_equal_pairs_are_left_out
 # ---------------------------------------------------------------- training
 
 
+def test_an_opening_holds_every_first_action_and_every_answer_from_one_quote():
+    asked = browser_tasks(60, 2)
+    browsed = case.demonstrated(asked, 2)
+    answered = case.demonstrated(case.quoted(browsed, asked), 2)
+    assert all(record.steps[0].span[1] <= case.OPENING for record in (*browsed.records, *answered.records))
+    assert {len(r.tokens) for r in answered.records if len(r.steps) == 1 and len(r.task["prompt"].split()) == 2} == {case.OPENING}
+
+
 def test_a_batch_mixes_questions_with_questions_whose_quotes_are_given(start):
     draw = case.questions(start, RECIPE)
     tasks = draw(3)
@@ -187,7 +195,9 @@ def test_the_table_has_everybody_on_the_same_questions(start):
 def test_the_recorded_seeds_have_everybody_and_selection_raises_the_score():
     """If the reward model chose at random, each of the signs below would be a coin: below 1 in 1000 for all of them together."""
     path = Path(__file__).resolve().parents[2] / "solutions" / "level4" / "case_webgpt.json"
-    outcomes = [case.Outcome(**one) for one in json.loads(path.read_text())["outcomes"]]
+    recorded = json.loads(path.read_text())
+    assert recorded["settings"] == asdict(case.Recipe())
+    outcomes = [case.Outcome(**one) for one in recorded["outcomes"]]
     assert len({o.seed for o in outcomes}) == len(outcomes) >= 5
     for o in outcomes:
         scores = [o.score[name] for name in ("clone", "clone, best of 4", "clone, best of 16", "clone, best of 64")]
