@@ -117,8 +117,8 @@ for shift, (field, label, colour) in enumerate((("true", "true success", style.B
     panel.errorbar([f.mean for f in found], places, xerr=[[f.mean - f.low for f in found], [f.high - f.mean for f in found]], fmt="none", color=style.INK, linewidth=1)
 panel.set_yticks(range(len(names)), names)
 panel.invert_yaxis()
-style.label(panel, x=f"share of held-out episodes, mean and 95 % interval over {len(seeds)} seeds", y="")
-panel.legend(frameon=False, loc="lower right")
+style.label(panel, x=f"share of held-out episodes, 95 % interval over {len(seeds)} seeds", y="")
+figure.legend(frameon=False, loc="outside lower center", ncols=2)
 figure
 
 # %% tags=["experiment"]
