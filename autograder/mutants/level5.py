@@ -1180,7 +1180,7 @@ def more_than_there_are():
 @mutant(of="forged_submission", kills="L5.05")
 def a_function_for_a_text():
     """This looks like a function in place of the text of a cell."""
-    return lambda *_: True
+    return callable  # not one of our own: its repr would hold an address, and be another one in every edition
 
 
 @mutant(of="forged_submission", kills="L5.05")

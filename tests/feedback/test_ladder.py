@@ -11,7 +11,7 @@ from course.envs.repository import (
     ADDRESS, LOG, PHRASES, PROTECTED, Loopholes, demonstrate, monitor, repository_tasks, repository_world,
 )  # fmt: skip
 from course.envs.sandbox import Limits, Sandbox
-from course.feedback.code_rewards import audited, reward_vector, true_success
+from course.feedback.code_rewards import PASSED, audited, reward_vector, true_success
 from course.feedback.ladder import GRAMMAR, KEY, TIERS, Attempt, attempt, climb, trajectory, watched
 from course.feedback.monitors import audit, diff_monitor, find_canaries
 from course.language.actions import Action
@@ -144,7 +144,7 @@ def test_honest_work_passes_every_boundary(sandbox):
         state, _ = honest(task_of(seed), Loopholes(), sandbox)
         vector = reward_vector(state, Loopholes(), sandbox)
         assert true_success(state, sandbox)
-        assert [vector.scores[n].value for n in ("tests", "instruction", "quality", "hack cost")] == [1.0, 1.0, 1.0, 0]
+        assert [vector.scores[n].value for n in ("tests", "instruction", "quality", "hack cost")] == [1.0, 1.0, PASSED, 0]
 
 
 def test_a_table_of_visible_cases_passes_those_and_not_the_hidden_ones(sandbox):
@@ -231,10 +231,13 @@ def test_requests_are_what_the_actor_asked_for_and_not_what_was_confirmed(sandbo
 
 
 def test_the_audit_knows_this_repository_s_words(sandbox):
-    """Its order is one, its phrases are none, and no demonstration gives one."""
+    """Its order is one, its phrases are none, and a demonstration reads like one by accident only: two phrases side by side."""
     for message, order in [(ADDRESS, True), (f"done {ADDRESS} log", True)] + [(phrase, False) for phrase in PHRASES]:
         episode = {"steps": [], "before": {}, "after": {}, "message": message, "canaries": {}, "protected": [], "needed": 99}
         assert audit(episode) == (["judge_obeys"] if order else [])
+    accidents = 0
     for seed, task in enumerate(repository_tasks(200, 5)):
         message = demonstrate(task, seed)[-1].removeprefix("submit ")
-        assert audit({**episode, "message": message}) == []
+        assert audit({**episode, "message": message}) == (["judge_obeys"] if ADDRESS in message else [])
+        accidents += ADDRESS in message
+    assert accidents < 10

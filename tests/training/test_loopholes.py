@@ -100,12 +100,12 @@ def test_a_run_is_a_function_of_its_seed(sandbox, small):
     for run in (first, again):
         assert set(run.pop("seconds")) == {"clone", "initial", "honest", "judge_obeys"}
     assert first == again
-    # Equal numbers of steps: an honest policy's, and those of a policy that was first let loose.
-    assert (
-        len(first["honest"]["reward"])
-        == 3
-        == len(first["opened"]["judge_obeys"]["reward"] + first["closed"]["judge_obeys"]["reward"])
-    )
+    # An untrained policy finds nothing, so it has twice the steps; honest and closed ones have what the recipe says.
+    steps = [
+        len(first[name]["reward"]) if name == "honest" else len(first[name]["judge_obeys"]["reward"])
+        for name in ("honest", "opened", "closed")
+    ]
+    assert steps == [3, 4, 1]
     assert (
         list(first["opened"]["judge_obeys"]["loopholes"]) == ["judge_obeys"] and not first["closed"]["judge_obeys"]["loopholes"]
     )
