@@ -281,10 +281,11 @@ def test_cells_that_exit_hang_or_eat_memory_do_not_stop_an_honest_rest(room):
 )
 def test_a_run_that_ends_early_is_a_zero_with_its_reason(room, cell, status):
     # The short limit is for the cell that hangs; on a busy machine a kernel may need that long to start.
-    report = attack(room, RIGHT, after=[cell], wall_seconds=8 if "wall-clock" in status else 30)
+    hangs = "wall-clock" in status
+    report = attack(room, RIGHT, after=[cell], wall_seconds=8 if hangs else 45)
     assert (report.status, report.points) == (status, 0)
     assert all(status in row.reason for row in report.rows)
-    assert report.seconds < 20
+    assert report.seconds < (20 if hangs else 45)
 
 
 def test_bombs(room):
