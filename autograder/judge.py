@@ -129,8 +129,8 @@ def mistakes(level: Level, check: Check, seed: int) -> dict[str, str]:
     found: dict[str, set[str]] = {}
     for mutant in level.mutants:
         if mutant.function == check.function:
-            first = _signature(check, mutant, seed)
-            if first and first == _signature(check, mutant, seed):
+            first, again = (_signature(check, mutant, seed) for _ in range(2))
+            if first and first == again:
                 found.setdefault(first, set()).add(mutant.message)
     return {answers: " Or: ".join(sorted(said)) for answers, said in found.items() if len(said) <= 2}
 
