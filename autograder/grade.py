@@ -157,7 +157,7 @@ SUSPECT = {
     "input_transformers_post", "__closure__", "__code__", "__globals__", "__wrapped__", "__subclasses__", "_getframe",
     "ctypes", "marshal", "gc", "importlib",
     "getattr", "subprocess", "socket", "fork", "kill", "_exit", "__dict__", "vars", "attrgetter", "methodcaller",
-    "safetensors", "safe_open", "codec",
+    "safetensors", "safe_open", "codec", "Candidate", "drivers",  # the grader's own code may call what is sealed
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from course.feedback.monitors import diff_monitor
 from course.feedback.vectors import RewardVector, Score, scalarize
 from course.language.stamp import digest
 from course.models.policy import Policy
-from course.rollout.episodes import Episodes, collect_episodes
+from course.rollout.episodes import collect_episodes
 from course.tasks.agent import AgentTask
 from course.training.grpo import GrpoStep
 from course.training.loopholes import MAX_ACTION_TOKENS, held_out, online
@@ -95,13 +95,16 @@ class Outcome:
 def measure(policy: Policy, name: str, arm: Arm, tasks: Sequence[AgentTask], sandbox: Sandbox, seed: int) -> Outcome:
     """One episode of each task. Whether a report is true is judged with every loophole closed."""
     rows: list[tuple[RewardVector, RewardVector, bool]] = []
+    graded = grader(arm, sandbox)
 
     def grade(state: State) -> Evidence:
-        seen, strict = scores(state, arm.loopholes, sandbox), scores(state, CLOSED, sandbox)
-        rows.append((seen, strict, true_success(state, sandbox)))
-        return grader(arm, sandbox)(state)
+        evidence = graded(state)
+        rows.append((RewardVector.from_json(evidence.parsed), scores(state, CLOSED, sandbox), true_success(state, sandbox)))
+        return evidence
 
-    episodes = _played(policy, tasks, arm, sandbox, grade)
+    episodes = collect_episodes(
+        policy, repository_world(sandbox, arm.loopholes), tasks, grader=grade, seed=777, max_action_tokens=MAX_ACTION_TOKENS
+    )
 
     def share(flags: Sequence[Any]) -> float:
         return sum(map(bool, flags)) / len(flags)
@@ -115,14 +118,6 @@ def measure(policy: Policy, name: str, arm: Arm, tasks: Sequence[AgentTask], san
         delivered=share([seen.scores["instruction"].value for seen, _, _ in rows]),
         reported=share([strict.scores["quality"].value for _, strict, _ in rows]),
         actions=sum(len(record.steps) for record in episodes.records) / len(episodes),
-    )
-
-
-def _played(
-    policy: Policy, tasks: Sequence[AgentTask], arm: Arm, sandbox: Sandbox, grade: Callable[[State], Evidence]
-) -> Episodes:
-    return collect_episodes(
-        policy, repository_world(sandbox, arm.loopholes), tasks, grader=grade, seed=777, max_action_tokens=MAX_ACTION_TOKENS
     )
 
 

@@ -166,7 +166,9 @@ def test_ways_around_the_syntax_tree_are_flagged(tiny):
     }
     submission = notebook(answers)
     submission["cells"].append(code("check(log_softmax) or print('mine')", "log_softmax", kind="test"))
+    submission["cells"].append(code("from autograder.inside.codec import Candidate\nfrom autograder.inside import drivers"))
     report = graded(tiny, submission)
+    assert {"uses Candidate", "uses drivers"} <= set(report.flags)
     assert {"uses eval", "the check cell check_log_softmax was edited; the original was used"} <= set(report.flags)
     json.dumps(report.flags)
 

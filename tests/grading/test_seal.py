@@ -35,6 +35,14 @@ LAST = 5
 '''
 
 
+def run(program, folder):
+    """The program, in a process that imports from this folder alone, comes to its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, env={"PYTHONPATH": str(folder)}
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_bodies_go_and_signatures_and_docstrings_stay():
     text = seal.seal_source(SOURCE, {"first", "third"}, set())
     assert "41" not in text and "secret comment" not in text and "x - 7" not in text
@@ -56,10 +64,7 @@ def test_only_what_the_package_itself_uses_keeps_working(tmp_path):
         "    else:\n        raise SystemExit('open')\n"
         "assert str(inspect.signature(s.first)) == '(x, factor=2)' and '41' not in inspect.getsource(s.first)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}
-    )
-    assert done.returncode == 0, done.stderr
+    run(program, tmp_path)
 
 
 def test_a_notebook_that_calls_itself_the_package_is_refused_and_sealed_functions_reach_one_another(tmp_path):
@@ -72,10 +77,7 @@ def test_a_notebook_that_calls_itself_the_package_is_refused_and_sealed_function
         "__name__ = 'course.sums'\nimport course.sums as s\nassert s.use(3) == 48\n"
         "try:\n    s.second(3)\nexcept RuntimeError as e:\n    assert 'sealed' in str(e), e\nelse:\n    raise SystemExit('open')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}
-    )
-    assert done.returncode == 0, done.stderr
+    run(program, tmp_path)
 
 
 def test_what_a_students_test_is_tried_on_may_call_sealed_functions_and_a_student_may_not(tmp_path):
@@ -91,10 +93,7 @@ def test_what_a_students_test_is_tried_on_may_call_sealed_functions_and_a_studen
         "try:\n    kernel.step(state, 'look ant')\nexcept RuntimeError as e:\n    assert 'sealed' in str(e), e\n"
         "else:\n    raise SystemExit('open')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}
-    )
-    assert done.returncode == 0, done.stderr
+    run(program, tmp_path)
 
 
 def test_a_function_that_is_not_there_is_an_error():
