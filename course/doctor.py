@@ -21,7 +21,8 @@ def findings(root: Path) -> list[Finding]:
     return [
         _python(), _torch(), _device(), _threads(), _memory(), _package("nbgrader", "students validate and submit, instructors grade"),
         _package("jupyterlab", "`make lab` opens the notebooks"), _package("transformers", "real checkpoints as policies; load and save"),
-        _sandbox(), _browser(), _edition(root),
+        _package("simpy", "level 6 simulates a cluster; in the extra `systems`"),
+        _package("ray", "level 6 runs one round on Ray too; in the extra `systems`"), _sandbox(), _browser(), _edition(root),
     ]  # fmt: skip
 
 
