@@ -75,7 +75,7 @@ say(f"**Asked:** `{example.prompt}`\n\n| file | text |\n|---|---|\n{files}\n\n**
 prediction_codex = ""
 
 # %% tags=["experiment"]
-STEPS = 1 if FAST else case.STEPS
+STEPS = 1 if FAST else case.STEPS * 3 // 5
 LIVE = ("own tests", "hidden tests, all terms")
 policy = cloned_policy(SEED, sandbox)
 tasks = held_out(16 if FAST else 256, seed=SEED)
@@ -95,7 +95,7 @@ curves(
 
 # %% [markdown]
 # The two rewards are different scales of different things: that one curve is higher says nothing about which policy is better. The next figure compares what came of the clone and of all
-# five rewards, over several seeds, measured beforehand with the same code. *Believed*: the reward took the task for passed. *True*: it passes hidden cases and nothing protected was changed. In the table below it, *delivered*: a changed `main` was
+# five rewards, over several seeds, measured beforehand with the same code and, since nobody waited, more steps. *Believed*: the reward took the task for passed. *True*: it passes hidden cases and nothing protected was changed. In the table below it, *delivered*: a changed `main` was
 # submitted; *true report*: the message says what the last run of the tests showed.
 
 # %% tags=["experiment"]

@@ -1,11 +1,13 @@
 """What the README shows is run: its code on a small checkpoint made here, its commands against the command line."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 import torch
 
+from course.evidence.intervals import Interval, bootstrap_mean
 from course.models import Policy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,3 +55,33 @@ def test_every_command_in_it_exists():
 def test_its_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+# ------------------------------------------------------------------ numbers that stand in recordings
+
+
+def recorded(path: str) -> list:
+    return json.loads((ROOT / "solutions" / path).read_text())["outcomes"]
+
+
+def over_seeds(values: list) -> Interval:
+    return bootstrap_mean([float(value) for value in values], level=0.95, seed=0)
+
+
+def percent(values: list) -> str:
+    found = over_seeds(values)
+    return f"{found.mean:.0%} [{100 * found.low:.0f}, {100 * found.high:.0f}]".replace("%", " %")
+
+
+def test_recorded_numbers_are_those_of_the_recordings():
+    tail, webgpt = recorded("level1/evidence.json"), recorded("level4/case_webgpt.json")
+    gained, lost = (over_seeds([row[a] - row[b] for row in tail]) for a, b in (("accuracy_a", "accuracy_b"), ("gold_b", "gold_a")))
+    wins = [percent([row["wins"][name]["clone"] for row in webgpt]) for name in ("clone, best of 64", "PPO")]
+    proofs = recorded("level3/case_alphaproof.json")
+    above = sum(row["loop"] > row["control"] for row in proofs)
+    for row in (
+        f"| {gained.mean:.3f} [{gained.low:.3f}, {gained.high:.3f}]; {lost.mean:.3f} [{lost.low:.3f}, {lost.high:.3f}] |",
+        f"WebGPT case over {len(webgpt)} seeds, wins against the plain clone: best-of-64; PPO | {wins[0]}; {wins[1]} |",
+        f"AlphaProof case over {len(proofs)} fresh seeds: loop above its control | {above} of {len(proofs)} |",
+    ):
+        assert row in README, row
