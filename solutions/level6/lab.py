@@ -1,0 +1,732 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Level 6 · Distributed long-horizon systems
+#
+# Until now one process sampled, judged and learned, in this order. Long episodes do not fit into that: one task waits minutes for a tool while another is done, so many workers sample at once, rewards come
+# when they come, and the learner goes on meanwhile. Each of these steps can lose a sample, take one twice, mix up two policies, or forget a cost. In this level the round becomes a distributed system that loses nothing and can prove it: what was
+# sampled by whom, what it was worth, what was learned from it, and what it cost.
+#
+# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
+#
+# **You will be able to**
+# - correct for samples that an older policy made, and say how old they are and how much is left of them;
+# - batch long tasks fairly, and see in simulated time what waiting costs;
+# - name an executable policy by its content, and keep records that no later look changes;
+# - reject an update so that nothing but the bill is left, and keep a ledger in which no past round can be altered unseen;
+# - keep a budget by construction;
+# - find out which of five things that were changed together made a system better.
+#
+# **You need** levels 0 to 5. **Time** about 9 hours: five for the exercises, the rest for the experiments and the questions. {{measured}}
+#
+# A card's "not allowed here" names functions, of the package or of a library, that would solve the exercise for you.
+
+# %% tags=["parameters"]
+SEED = 0
+DEVICE = "cpu"
+FAST = False
+
+# %% ng="locked:setup"
+import hashlib
+import json
+import math
+import random
+import statistics
+from dataclasses import fields, replace
+from itertools import combinations, product
+
+import torch
+
+from autograder import check, statement
+from course.accounting.budget import Cost
+from course.accounting.ledger import GENESIS, Entry, Round
+from course.language.stamp import PARTS, canonical_json
+from course.rollout.attempts import Annotation, CurrentPolicy
+from course.systems.ablation import FACTORS, Effect, FactorRun
+from course.systems.batching import Waiting
+from course.systems.staleness import Aged, Staleness
+
+# %% [markdown]
+# ## Part A · Samples that are late
+#
+# Workers sample with the weights that they have; the learner moves on. So a step that arrives was sampled by a **behaviour policy** $\mu$, some updates old, and it is to teach the **target policy** $\pi$ of now. Their **ratio** on the sampled action
+#
+# $$w_t=\frac{\pi(a_t\mid s_t)}{\mu(a_t\mid s_t)}=\exp(\log\pi-\log\mu)$$
+#
+# says how much more often $\pi$ would have done this. $\log\mu$ is what the sampler wrote down at the time, never what somebody computes later.
+
+# %% [markdown]
+# {{card vtrace}}
+#
+# One way out is to wait for every worker before each update. PPO (level 2) clips large ratios away. IMPALA's actors don't wait, and its learner corrects the *value targets* with clipped ratios: **V-trace** [D], also used for the playhouse agents of DeepMind [D]. With rewards $r_t$, values $V_t$, discounts $\gamma_t$ and two bounds $\bar\rho\ge\bar c$,
+#
+# $$\rho_t=\min(\bar\rho,w_t),\qquad c_t=\lambda\min(\bar c,w_t),\qquad \delta_t=\rho_t\,(r_t+\gamma_t V'_t-V_t),$$
+#
+# $$v_t=V_t+e_t,\qquad e_t=\delta_t+\gamma_t\,c_t\,e_{t+1}\quad(e_T=0),\qquad A_t=\min(\bar\rho_{\text{pg}},w_t)\,\big(r_t+\gamma_t(V'_t+\lambda\,e_{t+1})-V_t\big).$$
+#
+# $V'_t$ is the value of what came after step $t$: $V_{t+1}$, and `bootstrap` after the last step. $v_t$ is the target for the value, $A_t$ the advantage for the policy's gradient. Both are constants of the update: nothing is differentiated through them. (With a ratio that is *not* held constant, the gradient of $w\log\pi$ at $\log\pi=-1$ is 0 instead of $w$.)
+#
+# $\bar\rho$ decides *what* is learned: with $\bar\rho=\infty$ the value of $\pi$, with a small one that of a policy between $\mu$ and $\pi$. $\bar c$ and $\lambda$ decide only how *fast*. The larger they are, the noisier.
+#
+# A row may hold several episodes, and two kinds of ends:
+# - **terminated**: the episode is over; `discounts` is 0 there, and nothing that follows counts;
+# - **truncated**: a limit cut it off, and another episode begins in the same row. The world would have gone on, so its value counts: `next_values` holds at that position the value of the observation that the cut took away. It replaces $V_{t+1}$ in $V'_t$, and the trace stops: $e_{t+1}$ counts as 0 there, in both formulas. Everywhere else `next_values` is NaN.
+
+# %% ng="solution:vtrace"
+def vtrace(behaviour_logp, target_logp, rewards, values, discounts, bootstrap, rho_bar=1.0, c_bar=1.0, pg_rho_bar=None, lambda_=1.0, next_values=None):
+    """V-trace targets and advantages.
+
+    behaviour_logp, target_logp   [B, T] float, nats: log-probability of the action taken, as recorded and as it is now
+    rewards, values               [B, T] float, reward units; values[t] before the action at t
+    discounts                     [B, T] float in [0, 1]; 0 where the episode ended by itself
+    bootstrap                     [B] float: value after the last step
+    rho_bar, c_bar, pg_rho_bar    bounds >= 0, math.inf for none; c_bar <= rho_bar (ValueError otherwise); pg_rho_bar None means rho_bar
+    lambda_                       in [0, 1]
+    next_values                   None, or [B, T] float: the value that was cut away where the episode was truncated, NaN elsewhere
+    returns                       (vs, advantages), both [B, T] float in the dtype of values, without gradient
+    """
+    ### BEGIN SOLUTION
+    if c_bar > rho_bar:
+        raise ValueError(f"c_bar must not exceed rho_bar; got {c_bar} and {rho_bar}")
+    ratio = (target_logp - behaviour_logp).detach().exp()
+    values, bootstrap = values.detach(), bootstrap.detach()
+    following = torch.cat([values[:, 1:], bootstrap[:, None]], 1)
+    trace = discounts
+    if next_values is not None:
+        cut = ~torch.isnan(next_values)
+        following = torch.where(cut, next_values.detach(), following)
+        trace = torch.where(cut, torch.zeros_like(discounts), discounts)
+    delta = ratio.clamp(max=rho_bar) * (rewards + discounts * following - values)
+    later, errors, afterwards = torch.zeros_like(bootstrap), [], []
+    for t in reversed(range(values.shape[1])):
+        afterwards.append(later)
+        later = delta[:, t] + trace[:, t] * lambda_ * ratio[:, t].clamp(max=c_bar) * later
+        errors.append(later)
+    errors, afterwards = (torch.stack(rows[::-1], 1) for rows in (errors, afterwards))
+    one_step = rewards + discounts * following + trace * lambda_ * afterwards - values
+    return values + errors, ratio.clamp(max=rho_bar if pg_rho_bar is None else pg_rho_bar) * one_step
+    ### END SOLUTION
+
+
+# %% ng="test:vtrace"
+check(vtrace)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> On equal policies every ratio is 1. Which return of level 2 is $v_t$ then, for $\lambda=1$ and for $\lambda=0$? </details>
+# <details><summary>Hint 2: where to look</summary> One loop backwards over the columns with one number per row, $e_{t+1}$. Two things are scaled by it at a cut: the step of the recursion, and the advantage. The value $V'_t$ isn't. </details>
+# <details><summary>Hint 3: almost code</summary> <code>following = cat([values[:, 1:], bootstrap[:, None]], 1)</code>, replaced where <code>next_values</code> is a number; <code>trace = discounts</code>, 0 there. Backwards: <code>e = delta[:, t] + trace[:, t] * lambda_ * c[:, t] * e</code>, and keep the <code>e</code> of before for the advantage. </details>
+
+# %% [markdown]
+# {{card effective_sample_size}}
+#
+# A batch in which one token has a ratio of 50 and all others hardly any is a batch of one token. How many equally weighted tokens would have the same variance? With weights $w=e^{\text{log ratio}}$ over the tokens that count,
+#
+# $$\text{ESS}=\frac{\big(\sum_t w_t\big)^2}{\sum_t w_t^2},\qquad 1\le\text{ESS}\le n .$$
+#
+# $n$ is the number of tokens that count; ESS is $n$ on equal policies. Only ratios of weights enter, so a constant that is added to every log-ratio changes nothing. That is also how it's computed: with log-ratios of 1000 each $w$ is infinite, and ESS isn't.
+
+# %% ng="solution:effective_sample_size"
+def effective_sample_size(log_ratio, mask):
+    """How many equally weighted tokens these weights are worth.
+
+    log_ratio   [B, T] float, nats: log pi - log mu, -inf where pi no longer allows the token. Where mask is 0 anything, NaN included
+    mask        [B, T] bool or 0/1: the tokens that the policy sampled
+    returns     scalar float tensor; 0 if no token counts or none has any weight; right for log-ratios of any size
+    """
+    ### BEGIN SOLUTION
+    kept = log_ratio[mask.bool()]
+    if not len(kept) or kept.max() == -math.inf:
+        return log_ratio.new_zeros(())
+    weights = (kept - kept.max()).exp()
+    return weights.sum().square() / weights.square().sum()
+    ### END SOLUTION
+
+
+# %% ng="test:effective_sample_size"
+check(effective_sample_size)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Multiply all weights by 7. What happens to the fraction? </details>
+# <details><summary>Hint 2: where to look</summary> Select by the mask first, then subtract the greatest log-ratio, as in the stable softmax of level 0. </details>
+# <details><summary>Hint 3: almost code</summary> <code>w = (kept - kept.max()).exp()</code>; <code>w.sum() ** 2 / (w ** 2).sum()</code>; 0 for an empty selection. </details>
+
+# %% [markdown]
+# {{card staleness_report}}
+#
+# "Asynchronous" says nothing; a number does. Each sample carries the version of the policy that made it, and a long rollout may be made by several: the weights were replaced under it. `Aged` has `first_version` and `last_version`, the log-ratios of its tokens and their mask. Its **lag** counts from the *first*:
+#
+# $$\text{lag}=\text{current version}-\text{first version}.$$
+#
+# Counting from the last would call a rollout fresh that is old for the most part. A version that is not there yet is an error in somebody's bookkeeping, and is refused.
+#
+# Beside the lags the report holds quantiles of the ratios $e^{\text{log ratio}}$, over all tokens that count, of all records together: 5 %, 50 % and 95 %, with linear interpolation between the sorted values (for $n$ values $q_0\le\dots\le q_{n-1}$ the quantile $p$ stands at place $p(n-1)$). And the effective sample size of 6.2, over the same tokens.
+
+# %%
+for kind in (Aged, Staleness):
+    print(kind.__name__, [f.name for f in fields(kind)])
+
+# %% ng="solution:staleness_report"
+def staleness_report(records, current_version):
+    """How old these records are, and what that has done to their ratios.
+
+    records           sequence of at least one Aged(first_version, last_version, log_ratio, mask): log_ratio and mask tuples of one length
+    current_version   int, the learner's; ValueError if a record's last_version is above it, or there is no record or no token that counts
+    returns           Staleness(lags, mean_lag, max_lag, ratio_quantiles, effective_sample_size): lags a tuple in the order of the records,
+                      ratio_quantiles {"5%": float, "50%": float, "95%": float}, the others numbers
+    """
+    ### BEGIN SOLUTION
+    if not records or any(record.last_version > current_version for record in records):
+        raise ValueError(f"records must be some, and none from a version after {current_version}")
+    lags = tuple(current_version - record.first_version for record in records)
+    kept = [x for record in records for x, counts in zip(record.log_ratio, record.mask) if counts]
+    if not kept:
+        raise ValueError("records must have at least one token that counts")
+    log_ratio = torch.tensor([kept], dtype=torch.float64)
+    at = torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
+    quantiles = dict(zip(("5%", "50%", "95%"), torch.quantile(log_ratio[0].exp(), at).tolist()))
+    size = effective_sample_size(log_ratio, torch.ones_like(log_ratio, dtype=torch.bool))
+    return Staleness(lags, sum(lags) / len(lags), max(lags), quantiles, float(size))
+    ### END SOLUTION
+
+
+# %% ng="test:staleness_report"
+check(staleness_report)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> A rollout began under version 3 and ended under version 7; the learner is at 8. May it be called one update old? </details>
+# <details><summary>Hint 2: where to look</summary> One list of all log-ratios that count; <code>torch.quantile</code> interpolates linearly. Quantiles of the ratio, not of its logarithm. </details>
+# <details><summary>Hint 3: almost code</summary> <code>lags = tuple(current - r.first_version for r in records)</code>; <code>torch.quantile(exp(kept), [0.05, 0.5, 0.95])</code> in double precision; 6.2 on <code>kept</code> as one row. </details>
+
+# %% [markdown]
+# ### Experiment A · Actors that lag
+#
+# A policy walks a grid where an instruction tells it what to do. Actors play with the weights of some updates ago, the learner trains an actor and a critic on what they bring. Two learners see samples of the same age: one takes the returns as they are, the other *your* `vtrace`. Your `staleness_report` reads every batch.
+#
+# **Predict before you run:** from which lag on does the plain learner fall behind? Which quantile of the ratios moves first, and what is left of the effective sample size at the largest lag?
+
+# %%
+prediction_a = ""  # for example "from 8 on; the 95 %; a third"
+
+# %% tags=["experiment"]
+from tqdm.auto import tqdm
+
+from course.figures import say
+from course.figures import systems as pictures
+
+# the run stands here
+
+# %% [markdown]
+# **What the figures cannot show:** that V-trace is needed. With a lag of one or two updates the ratios are near 1, and the correction changes next to nothing; with a very large one hardly any sample has weight, and no correction brings back what was not sampled. Between the two it is a matter of the step size: what makes samples old is not the clock but how far the policy has moved.
+
+# %% [markdown]
+# ## Part B · Who finishes first
+
+# %% [markdown]
+# {{card balanced_batch}}
+#
+# Short episodes finish first. A learner that takes *what is done* gets a batch of short tasks, although long ones were sampled just as often; and as it never waits for the long ones, they come late, old and few. Inside a batch, nothing shows it.
+#
+# So the batch is filled by **quotas**: for each stratum (a family of tasks, a length) how many episodes a batch has, in proportion to the law that the tasks were sampled from. Finished episodes wait in a queue, in the order in which they arrived. From each stratum the first ones are taken, first come, first served. While any stratum is short there is **no batch**: nothing is taken out, and a gap is never filled up from another stratum, because that is the bias again.
+
+# %%
+print([f.name for f in fields(Waiting)])
+
+# %% ng="solution:balanced_batch"
+def balanced_batch(queue, quotas):
+    """The next batch, or none yet.
+
+    queue     sequence of Waiting(number, stratum, sampled_at, completed_at), in order of arrival; strata without a quota just wait
+    quotas    mapping from stratum to the number of episodes of it in a batch, an integer; ValueError if one is negative
+    returns   list of indices into queue, ascending: of each stratum the first ones, as many as its quota; None while any is short.
+              Quotas that are all 0 are met at once: []
+    """
+    ### BEGIN SOLUTION
+    if any(count < 0 for count in quotas.values()):
+        raise ValueError(f"quotas must not be negative; got {dict(quotas)}")
+    left, taken = dict(quotas), []
+    for place, waiting in enumerate(queue):
+        if left.get(waiting.stratum):
+            left[waiting.stratum] -= 1
+            taken.append(place)
+    return None if any(left.values()) else taken
+    ### END SOLUTION
+
+
+# %% ng="test:balanced_batch"
+check(balanced_batch)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Nine short episodes wait and one long one; the quotas are two and two. What goes into the batch? </details>
+# <details><summary>Hint 2: where to look</summary> Go through the queue once, with a copy of the quotas from which you count down. </details>
+# <details><summary>Hint 3: almost code</summary> Take a place while its stratum has something left; at the end <code>None</code> if anything is left of any stratum. </details>
+
+# %% [markdown]
+# ### Experiment B · The law that a learner sees
+#
+# Workers run tasks of three lengths, which are sampled equally often; the long ones wait for tools whose times have a heavy tail. In simulated time a learner takes its batches in two ways: what is **completed first**, and by *your* `balanced_batch`. The strata are counted at four stages: sampling, completion, reward, optimisation.
+#
+# **Predict before you run:** what share of a completed-first batch is long tasks, early and at the end? What does balance cost in waiting?
+
+# %%
+prediction_b = ""
+
+# %% tags=["experiment"]
+# the run stands here
+
+# %% [markdown]
+# **What the figure cannot show:** that balance is free. A stratum that never finishes stops every batch; so quotas need a time limit, and what a limit cuts off is *truncated*, not failed (6.1). And strata have to be known beforehand: a bias inside a stratum stays.
+
+# %% [markdown]
+# ### Experiment C · Thousands of workers, one learner
+#
+# A simulation of discrete events: nobody waits for real, so that ten thousand workers fit into one process. Their tools have heavy-tailed times. A **synchronous** learner waits for all episodes of its round; an **asynchronous** one takes batches within a staleness limit while the workers go on.
+#
+# **Predict before you run:** which share of the time does each learner wait, with few workers and with many? How far is the 99 % quantile of an episode's latency from the median?
+
+# %%
+prediction_c = ""
+
+# %% tags=["experiment"]
+# the run stands here
+
+# %% [markdown]
+# **What the figure cannot show:** your cluster. A simulation knows the delays that it was told: calibrated on measured times it predicts what has the same causes, and nothing of a network that is full or a disk that is slow. And no share of waiting says what the fresher or older samples are worth for learning; that was Experiment A.
+
+# %% [markdown]
+# ### Rewards that come late
+#
+# A reward may come from tests, judges or people: out of order, twice, after a failure and a retry, or never. What has no reward is **missing**, which is not 0: a timeout that counts as 0 teaches that long tasks are bad. And nobody else waits for it.
+
+# %% tags=["experiment"]
+# the run stands here
+
+# %% [markdown]
+# ## Part C · Which policy was it?
+
+# %% [markdown]
+# {{card policy_stamp}}
+#
+# "Checkpoint 4000" names a file that somebody may have overwritten, and says nothing about the temperature. What a policy samples follows from five **parts**: weights, tokenizer, serializer (how transcripts and actions become tokens), decoding settings and code revision. A **stamp** names all of them by their content:
+#
+# $$\text{stamp}(\text{parts})=\text{SHA-256}\big(\text{canonical JSON of parts}\big)\quad\text{in hexadecimal digits}.$$
+#
+# Equal content has equal stamps, in any process and whatever the order of the keys; a change in any part gives another stamp. Two stamps may differ and the policies behave alike; the other way round must not happen. Further parts may be added and count. A part that is missing would make two policies one, so that is refused.
+
+# %%
+print(PARTS, canonical_json({"b": 1.5, "a": ["ä", None]}))
+
+# %% ng="solution:policy_stamp"
+def policy_stamp(parts):
+    """The name of an executable policy.
+
+    parts     mapping with at least the five names in PARTS, each a digest or plain JSON data; ValueError if one is missing, None or ""
+    returns   text of 64 lower-case hexadecimal digits
+    """
+    ### BEGIN SOLUTION
+    missing = [name for name in PARTS if parts.get(name) in (None, "")]
+    if missing:
+        raise ValueError(f"parts must hold {', '.join(PARTS)}; got nothing for {', '.join(missing)}")
+    return hashlib.sha256(canonical_json(dict(parts)).encode("utf-8")).hexdigest()
+    ### END SOLUTION
+
+
+# %% ng="test:policy_stamp"
+check(policy_stamp)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Python's <code>hash("a")</code> in two processes: equal? And <code>str({"a": 1, "b": 2})</code> with the keys in another order? </details>
+# <details><summary>Hint 2: where to look</summary> <code>canonical_json</code> has one text per value; <code>hashlib.sha256(...).hexdigest()</code> takes bytes. </details>
+# <details><summary>Hint 3: almost code</summary> Refuse what is missing; hash <code>canonical_json(dict(parts)).encode("utf-8")</code>. 0 and False are content, not missing. </details>
+
+# %% [markdown]
+# {{card attempt_annotations}}
+#
+# A finished record is a fact: task, stamp, tokens, log-probabilities at the time, evidence. When an update *looks* at it again, it computes things that were not true then and won't be true at the next look: how likely the current policy finds the tokens, whether the loss would clip them, how old the record is by now, and how often it was used. These belong to the **attempt**. Written into the record they would change its hash with every look, and last week's ratio would be taken for today's.
+#
+# With the recorded $\log\mu_i$ of the sampled tokens and the current $\log\pi_i$:
+#
+# $$w_i=e^{\log\pi_i-\log\mu_i},\qquad \text{clipped}_i\iff w_i\notin[1-\epsilon,\,1+\epsilon],\qquad \text{age}=u-u_{\text{inserted}} .$$
+#
+# $u$ is the number of the current update, $u_{\text{inserted}}$ that of the update at which the record came into the pool, $\epsilon$ the clip of the loss. `reuse` is how often the record was used before this attempt. Ages and uses stand in the pool's books, by the record's hash, and not in the record.
+
+# %%
+for kind in (CurrentPolicy, Annotation):
+    print(kind.__name__, [f.name for f in fields(kind)])
+
+# %% ng="solution:attempt_annotations"
+def attempt_annotations(record, current_policy):
+    """What this attempt has to know about a record, without a change to it.
+
+    record           has .content_hash (text) and .logprobs (tuple of floats, nats: of the sampled tokens, when they were sampled)
+    current_policy   CurrentPolicy: .stamp, .update (int), .clip (float), .logprobs (function of a record: the same tokens' log-
+                     probabilities now), .inserted and .uses (mappings from content_hash to int; a record without uses was used 0 times)
+    returns          Annotation(stamp, ratios: tuple of floats, clipped: tuple of bools, age: int, reuse: int); ValueError if the record
+                     was never inserted, or the two lists of log-probabilities differ in length
+    """
+    ### BEGIN SOLUTION
+    name, now = record.content_hash, tuple(current_policy.logprobs(record))
+    if name not in current_policy.inserted:
+        raise ValueError(f"record must be one that was inserted; got {name[:12]}")
+    if len(now) != len(record.logprobs):
+        raise ValueError(f"logprobs must be {len(record.logprobs)} for this record; got {len(now)}")
+    ratios = tuple(math.exp(new - old) for new, old in zip(now, record.logprobs))
+    clipped = tuple(not 1 - current_policy.clip <= ratio <= 1 + current_policy.clip for ratio in ratios)
+    age = current_policy.update - current_policy.inserted[name]
+    return Annotation(current_policy.stamp, ratios, clipped, age, current_policy.uses.get(name, 0))
+    ### END SOLUTION
+
+
+# %% ng="test:attempt_annotations"
+check(attempt_annotations)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> The recorded probability is 0.25, now it is 0.50. Which of the two may be called the ratio's denominator, and where is it stored? </details>
+# <details><summary>Hint 2: where to look</summary> Everything is by <code>record.content_hash</code>; the current log-probabilities come from <code>current_policy.logprobs(record)</code>. </details>
+# <details><summary>Hint 3: almost code</summary> <code>ratios = tuple(exp(new - old) ...)</code>; clipped where a ratio lies outside; age = update - inserted; reuse = uses or 0. Write nothing into the record. </details>
+
+# %% [markdown]
+# ### Experiment D · The same run on three engines
+#
+# One small run of tool episodes and updates is made three times: in this process, on local worker processes, and on Ray's actors. Noise is keyed by seed, episode and position, and the rows of a batch are the same everywhere, so *who* sampled an episode can't matter.
+#
+# **Predict before you run:** will the hashes of records and weights be equal, or equal up to rounding? Which engine is fastest on two cores?
+
+# %%
+prediction_d = ""
+
+# %% tags=["experiment"]
+# the run stands here
+
+# %% [markdown]
+# **What the figure cannot show:** equal bits on other machines, thread counts or number formats; those are promised nowhere. Across them log-probabilities agree to some decimals, and one flipped token changes the rest of an episode.
+
+# %% [markdown]
+# ### Experiment E · Killing workers
+#
+# The same run on processes, and somebody kills workers at random moments: in the middle of a token, of a tool call, of a write. Each worker writes its episode to a **write-ahead log**, token by token, before it acts on it; whoever takes over replays the log, tool calls included, compares, and goes on.
+#
+# **Predict before you run:** how many episodes are lost or recorded twice? Are the final weights those of the undisturbed run?
+
+# %%
+prediction_e = ""
+
+# %% tags=["experiment"]
+# the run stands here
+
+# %% [markdown]
+# **What the figure cannot show:** kills at the moments that nobody drew. Nor is *exactly once* a property of the world outside: an episode that sent a message before it was killed has sent it. What is recorded exactly once is the record; actions that can't be taken back must carry a number by which the other side knows a repetition.
+
+# %% [markdown]
+# ### What a pool may do with its records
+#
+# the run stands here
+
+# %% [markdown]
+# ## Part D · A round that can be refused
+
+# %% [markdown]
+# {{card GradientGate}}
+#
+# Sampling is dear, so a batch is used for more than one update. At some point its gradient says no longer what a fresh batch would say. **Dynamic gradient gating** watches one number for that, the *increment*: how much the squared norm of the gradient of the language model's head has grown since the last update [D]. It is compared with the last increments that were committed:
+#
+# $$Z=\frac{x-\bar x}{s},\qquad \bar x=\frac1n\sum_j x_j,\qquad s^2=\frac1n\sum_j(x_j-\bar x)^2,\qquad\text{commit}\iff Z\le z^\star .$$
+#
+# $x$ is the new increment, $x_1\dots x_n$ the last $n$ = `window` committed ones, $z^\star$ the `threshold`. The first `window` increments are committed unseen: there is nothing to compare with. A rejected increment does **not** enter the window, or a run of bad ones would soon look usual. If $s=0$, an increment of at most $\bar x$ commits and a greater one is rejected.
+#
+# Example: $\bar x=1$, $s=0.5$, $z^\star=2$: the increment 1.5 commits ($Z=1$), 2.5 is rejected ($Z=3$). It is a rule for reuse, and no proof of safety.
+
+# %% ng="solution:GradientGate"
+class GradientGate:
+    """Which proposed updates are committed: GradientGate(window, threshold).decide(norm_increment) -> bool.
+
+    window           int >= 1: how many committed increments are remembered; ValueError otherwise
+    threshold        number > 0: greatest Z that is committed, in standard deviations; ValueError otherwise
+    norm_increment   finite number, units of a squared gradient norm; ValueError otherwise, and the window stays as it is
+    """
+
+    def __init__(self, window, threshold):
+        ### BEGIN SOLUTION
+        if type(window) is not int or window < 1 or not 0 < threshold < math.inf:
+            raise ValueError(f"window must be an integer >= 1 and threshold positive; got {window} and {threshold}")
+        self.window, self.threshold, self.committed = window, threshold, []
+        ### END SOLUTION
+
+    def decide(self, norm_increment):
+        """True if the proposal is committed; the window then remembers its increment."""
+        ### BEGIN SOLUTION
+        if not math.isfinite(norm_increment):
+            raise ValueError(f"norm_increment must be finite; got {norm_increment}")
+        commit = True
+        if len(self.committed) == self.window:
+            mean, spread = statistics.fmean(self.committed), statistics.pstdev(self.committed)
+            commit = norm_increment - mean <= self.threshold * spread
+        if commit:
+            self.committed = [*self.committed, norm_increment][-self.window :]
+        return commit
+        ### END SOLUTION
+
+
+# %% ng="test:GradientGate"
+check(GradientGate)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Increments 1, 1, 1, then always 5. What does a gate do that lets rejected ones into its window? </details>
+# <details><summary>Hint 2: where to look</summary> <code>statistics.pstdev</code> divides by n. Multiplied by s, the condition $Z\le z^\star$ has no division by 0: $x-\bar x\le z^\star s$. </details>
+# <details><summary>Hint 3: almost code</summary> Commit while there are fewer than <code>window</code>; otherwise compare; append and keep the last <code>window</code> only if committed. </details>
+
+# %% [markdown]
+# {{card append_round}}
+#
+# One round of training, written down in full: which tasks (law and digests), which stamp, which environment, the hashes of the records, the digests of feedback and credit, the decision, the state that was proposed and the one that was committed, the seeds, the versions of the operators, the cost. From this a run is a function of its seeds, and anybody can run it again.
+#
+# The **ledger** is a tuple of entries. Each holds a round, the hash of the entry before, and its own:
+#
+# $$h_n=\text{SHA-256}\big(\text{canonical JSON of }[h_{n-1},\ \text{round}_n]\big),\qquad h_{-1}=\texttt{GENESIS}.$$
+#
+# So the last hash stands for the whole history. Appending gives a *new* tuple and changes no entry. Two rounds do not fit, and are refused: one whose `index` is not the number of entries, and a **rejected** one whose `committed` state isn't that of the entry before. A rejected update changes nothing but the bill. (In the first round there is no entry before, so only the index is asked for.)
+
+# %%
+for kind in (Round, Entry):
+    print(kind.__name__, [f.name for f in fields(kind)])
+
+# %% ng="solution:append_round"
+def append_round(ledger, round):
+    """The ledger with one more entry.
+
+    ledger    tuple of Entry(round, before, hash), perhaps empty; it stays as it is
+    round     Round; round.to_json() is its plain data. ValueError if its index is not the next one, or it is a reject that commits
+              another state than the last entry
+    returns   tuple of Entry, one longer
+    """
+    ### BEGIN SOLUTION
+    if round.index != len(ledger):
+        raise ValueError(f"round must have the index {len(ledger)}; got {round.index}")
+    if ledger and round.decision == "reject" and round.committed != ledger[-1].round.committed:
+        raise ValueError(f"a rejected round must commit the state that was there, {ledger[-1].round.committed[:12]}; got {round.committed[:12]}")
+    before = ledger[-1].hash if ledger else GENESIS
+    seal = hashlib.sha256(canonical_json([before, round.to_json()]).encode("utf-8")).hexdigest()
+    return (*ledger, Entry(round, before, seal))
+    ### END SOLUTION
+
+
+# %% ng="test:append_round"
+check(append_round)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Somebody alters the cost of round 3 of 100. Which hashes change if they are all computed again? </details>
+# <details><summary>Hint 2: where to look</summary> 6.5 hashed a mapping; here it is a list of two. <code>(*ledger, entry)</code> is a new tuple. </details>
+# <details><summary>Hint 3: almost code</summary> Check index and reject; <code>before</code> is the last hash or GENESIS; <code>Entry(round, before, sha256(canonical_json([before, round.to_json()])))</code>. </details>
+
+# %% [markdown]
+# {{card verify_ledger}}
+#
+# The other half: does this ledger hold together? Entry $n$ is **bad** if its round's index is not $n$, if `before` is not the hash *stored* in entry $n-1$ (`GENESIS` for the first), or if `hash` isn't what 6.8 gives for its own `before` and round. Return the first bad index.
+#
+# What this can't see: entries that were cut off at the end, and a ledger that was written anew from some point on. For both the last hash must be kept somewhere else: in the next ledger, with a reviewer, in print.
+
+# %% ng="solution:verify_ledger"
+def verify_ledger(ledger):
+    """The first index at which a ledger does not hold together.
+
+    ledger    tuple of Entry, perhaps empty
+    returns   int, or None if every entry is good
+    """
+    ### BEGIN SOLUTION
+    before = GENESIS
+    for place, entry in enumerate(ledger):
+        seal = hashlib.sha256(canonical_json([entry.before, entry.round.to_json()]).encode("utf-8")).hexdigest()
+        if entry.round.index != place or entry.before != before or entry.hash != seal:
+            return place
+        before = entry.hash
+    return None
+    ### END SOLUTION
+
+
+# %% ng="test:verify_ledger"
+check(verify_ledger)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> The round of entry 3 was altered and its hash computed again. At which index does it show, and why not at 3? </details>
+# <details><summary>Hint 2: where to look</summary> Compare <code>before</code> with the hash that is stored, and the stored hash with the one that you compute: two questions. </details>
+# <details><summary>Hint 3: almost code</summary> A loop that carries <code>before</code>; return the place at the first of three inequalities; None at the end. </details>
+
+# %% [markdown]
+# {{card admit}}
+#
+# A run that stops *after* the budget is exceeded has exceeded it. A round's cost is known when it is over; its **bound**, the worst case, before it starts. With cost vectors (`Cost(tokens=..., updates=...)`; a component that is not named is 0),
+#
+# $$\text{admit}\iff \text{spent}_i+\text{bound}_i\le\text{budget}_i\ \text{ for every component } i .$$
+#
+# Every component that *any* of the three names: one that the budget does not name has the budget 0 there. Equality is admitted. If no admitted round costs more than its bound, no budget is ever exceeded, in any component: by construction, and without watching.
+
+# %% ng="solution:admit"
+def admit(round_cost_bound, spent, budget):
+    """Whether a round of this worst-case cost may start.
+
+    round_cost_bound, spent, budget   Cost: mappings from a component's name to a number >= 0; cost["x"] is 0 if x is not named
+    returns                           True or False
+    """
+    ### BEGIN SOLUTION
+    return all(spent[name] + round_cost_bound[name] <= budget[name] for name in {*spent, *round_cost_bound})
+    ### END SOLUTION
+
+
+# %% ng="test:admit"
+check(admit)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> The bound has a component that the budget doesn't name. Is it free? </details>
+# <details><summary>Hint 2: where to look</summary> Which names must be asked about, those of the budget or those of the costs? </details>
+# <details><summary>Hint 3: almost code</summary> <code>all(spent[n] + bound[n] <= budget[n] for n in {*spent, *bound})</code>. </details>
+
+# %% [markdown]
+# ### Experiment F · Use a batch again until the gate says no
+#
+# The same policy is trained with fresh episodes for every update, with each batch used a fixed number of times, and with *your* `GradientGate`: a batch is used again until a proposal is rejected, then new episodes are sampled. *Your* `append_round` writes every round, rejected ones too, and *your* `admit` decides whether the next may start.
+#
+# **Predict before you run:** how many sampled tokens does the gate save at equal quality? Which share of the cost is for proposals that came to nothing?
+
+# %%
+prediction_f = ""
+
+# %% tags=["experiment"]
+# the run stands here
+
+# %% [markdown]
+# **What the figures cannot show:** that the gate knows when reuse is harmful. It looks at one norm and compares it with the recent past; a policy that drifts slowly raises no alarm. And a valid chain says that nobody altered the rounds, not that they say the truth: who writes lies into a ledger gets well-sealed lies.
+
+# %% [markdown]
+# ### Feedback is not credit; a forecast is a guess
+#
+# the run stands here
+
+# %% [markdown]
+# ## Part E · Exit test: where did the improvement come from?
+
+# %% [markdown]
+# {{card attribute}}
+#
+# A system got better. In the same release the actor was trained on, the environment gave clearer observations, the reward was changed, a router sends hard tasks to a slower policy, and at inference several answers are searched. "The new model is better" is one of thirty-two possible stories. Before and after can't tell them apart; a **factorial** experiment can: all $2^5$ combinations of old ($-1$) and new ($+1$), each run with several seeds.
+#
+# With levels $x_{ia}\in\{-1,+1\}$ of factor $a$ in run $i$ and outcome $y_i$, fit by least squares
+#
+# $$y_i=\beta_0+\sum_a\beta_a\,x_{ia}+\sum_{a<b}\beta_{ab}\,x_{ia}x_{ib}+\text{noise}_i .$$
+#
+# $\beta_a$ is the **main effect**: half of what changing $a$ from old to new changes, averaged over all settings of the others. $\beta_{ab}$ is the **interaction**: a search that only pays with the new reward shows there, and in neither factor alone.
+#
+# Each estimate has a 95 % interval by the **percentile bootstrap**: draw the runs again with replacement, *within each cell* (each combination of levels keeps its number of runs), fit again; a thousand times; the interval runs from the 2.5 % to the 97.5 % quantile of the thousand estimates. The draws are seeded inside, so that equal runs give equal effects.
+
+# %%
+print(FACTORS)
+for kind in (FactorRun, Effect):
+    print(kind.__name__, [f.name for f in fields(kind)])
+
+# %% ng="solution:attribute"
+def attribute(runs):
+    """Main effects and two-way interactions of a factorial experiment.
+
+    runs      sequence of FactorRun(levels: {factor: -1 or +1}, outcome: float, seed: int), in any order: a full factorial of one or more
+              factors; ValueError if there are none, factors differ, or a cell has fewer than two runs (no noise to draw from)
+    returns   dict of Effect(estimate, low, high), outcome units: first the factors in the order of runs[0].levels, then "a:b" for
+              each pair, a before b in that order. 1000 bootstrap draws within cells
+    """
+    ### BEGIN SOLUTION
+    if not runs:
+        raise ValueError("runs must not be empty")
+    names = tuple(runs[0].levels)
+    pairs = list(combinations(range(len(names)), 2))
+    if any(set(run.levels) != set(names) for run in runs):
+        raise ValueError(f"runs must all have the factors {names}")
+    cells = [tuple(run.levels[name] for name in names) for run in runs]
+    if any(cells.count(cell) < 2 for cell in product((-1, 1), repeat=len(names))):
+        raise ValueError(f"runs must hold at least two of each of {2 ** len(names)} cells")
+    design = torch.tensor([[1, *x, *(x[i] * x[j] for i, j in pairs)] for x in cells], dtype=torch.float64)
+    solve = torch.linalg.pinv(design)
+    outcomes = torch.tensor([float(run.outcome) for run in runs], dtype=torch.float64)
+    draw, picked = torch.Generator().manual_seed(0), torch.empty(1000, len(runs), dtype=torch.long)
+    for cell in dict.fromkeys(cells):
+        members = torch.tensor([i for i, other in enumerate(cells) if other == cell])
+        picked[:, members] = members[torch.randint(len(members), (1000, len(members)), generator=draw)]
+    ends = torch.quantile(outcomes[picked] @ solve.T, torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0)
+    keys = [*names, *(f"{names[i]}:{names[j]}" for i, j in pairs)]
+    estimates = (solve @ outcomes).tolist()
+    return {key: Effect(estimates[k], float(ends[0, k]), float(ends[1, k])) for k, key in enumerate(keys, 1)}
+    ### END SOLUTION
+
+
+# %% ng="test:attribute"
+check(attribute)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> In a full factorial with equally many runs per cell every column of the design is orthogonal to every other. What is $\beta_a$ then, in words? </details>
+# <details><summary>Hint 2: where to look</summary> One row per run: a 1, the levels, the products of pairs. <code>torch.linalg.pinv(design) @ outcomes</code>. Within cells the design stays the same in every draw, so one pseudo-inverse serves all. </details>
+# <details><summary>Hint 3: almost code</summary> Indices by cell; 1000 rows of indices drawn with replacement from their own cell; <code>outcomes[picked] @ pinv.T</code>; its quantiles 0.025 and 0.975 along the draws. </details>
+
+# %% [markdown]
+# ### Experiment G · A mystery system
+#
+# A small system with five switches. Each is either a real change or a **placebo** that changes nothing; some work only together. A seed has decided which. All 32 settings are run, with several seeds each, and *your* `attribute` reads the outcomes.
+#
+# **Predict before you run:** which factors are real? The system's log shows only that everything on is better than everything off.
+
+# %%
+prediction_g = ""
+
+# %% tags=["experiment"]
+# the run stands here
+
+# %% [markdown]
+# **What the figure cannot show:** interactions of three and more, which the model leaves to the noise; factors that nobody varied; and other levels than the two that were tried. With fifteen intervals of 95 % one may exclude 0 by chance, so an effect that nobody expected is measured again before it is believed.
+
+# %% [markdown]
+# ## Your ledger
+#
+# Level 7 audits a run: yours. The next cell writes the ledger of Experiment F, made by your own `append_round`, as JSON, and says where it lies. Keep the file; in level 7 you paste it.
+
+# %% tags=["experiment"]
+# the run stands here
+
+# %% [markdown]
+# ## Questions, marked by a person
+
+# %% [markdown]
+# **Q1.** A report says: "Asynchronous training with a staleness of at most 4 reached the reward of synchronous training in half the time." Name three things that the sentence leaves open and that could reverse its meaning, and say what you would measure for each.
+
+# %% [markdown] ng="manual:question_staleness:3"
+# Open: (1) what staleness counts: from the first or the last version of a rollout, a mean or a maximum, and whether older samples were dropped (whole episodes, mostly long ones) or corrected; measure the lags from the first version, the dropped share by stratum, ratio quantiles and effective sample size. (2) Which tasks were in the batches: completed-first batches raise the
+# training reward because short tasks are easier; measure strata at sampling, completion, reward and optimisation, and success on a fixed held-out set by horizon. (3) What was equal: wall clock, sampled tokens, updates, machines; the dropped and rejected work belongs to the cost. Also: one run or several, intervals. *(Full marks: three points of which at least two could reverse the finding, each with its measurement.)*
+
+# %% [markdown]
+# **Q2.** A reward service times out for 6 % of the episodes, nearly all of them long. One engineer sets their reward to 0, another drops them, a third waits for them. What does each do to what is learned (think of the group baseline, too), and what would you do?
+
+# %% [markdown] ng="manual:question_timeout:3"
+# 0: a judgement nobody made; long tasks look bad, the policy learns to be short or to give up, and inside a group the other samples' advantages rise because the mean falls. Dropping: no false value, but long tasks are underrepresented, and if timeouts depend on the episode (long answers), the selection is biased; groups shrink, their baseline must be taken over those that
+# have a reward. Waiting: no bias, but one service blocks all, and what comes is old. Instead: missing stays missing (an event of its own kind, no zero), the others go on, retries with a deadline; batches by quota so that long strata are represented; late rewards used within the staleness limit with correction; report missing rates by stratum, mend the service. *(Full marks: zero as a false
+# judgement including the baseline; selection by dropping; a design in which missing is recorded and does not block.)*
+
+# %% [markdown]
+# **Q3.** A team takes the full system, switches off each of five parts in turn, and reports the drops: they add up to 140 % of the whole improvement. Is there a mistake? What do such one-at-a-time numbers measure, and which experiment would you run on half the budget of a full factorial?
+
+# %% [markdown] ng="manual:question_ablation:3"
+# No mistake is needed: with a positive interaction the drop of each of two parts contains it, so it is counted twice (switching off either destroys it); with redundant parts the sum would be below 100 %. Each number is the effect of one part *with all others on*, not an average effect and no share of the improvement; shares exist only without interactions. On half the budget: a fractional factorial
+# with 16 of the 32 settings, chosen so that main effects and pairs are not confounded with each other (defining word of five letters), several seeds per setting, intervals; then repeat the decisive settings. Or: fewer factors. *(Full marks: interaction counted twice; what a leave-one-out number means; a design with fewer runs that still separates pairs, or a reasoned choice of factors.)*
+
+# %% [markdown]
+# ## What to read next
+#
+# - Espeholt et al. (2018), IMPALA: V-trace, and the argument for its fixed point. Abramson et al. (2022), Improving multimodal interactive agents with RLHF; the case notebook `case_playhouse`.
+# - Miao et al. (2026), When to stop reusing: dynamic gradient gating. Chen et al. (2026), on low-rank forecasts of training.
+# - The reports on asynchronous RL of language models: AReaL, PipelineRL, prime-rl; and DeepSeek-V4's on token-level write-ahead logs.
+# - Box, Hunter and Hunter, Statistics for Experimenters, on factorial designs.
+# - In this package, after handing in: `course/systems`, from the engines to the simulation, and `course/training/round.py`, one round on one screen. Next: level 7, where you read what others say about their systems.
+
+# %%
+from course.doctor import peak_memory
+
+print(f"peak memory {peak_memory():.0f} MB")
