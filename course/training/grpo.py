@@ -108,15 +108,10 @@ def grpo(
         token_advantage = advantage[:, None].expand_as(actions) if credit is None else credit(advantage, rollout)
         logp_old = rollout.samples.logprobs[:, : actions.shape[1]]
         logp_reference = reference_logprobs(reference, batch, sampling.temperature)
-        learner.train()
-        said, norms, clipped = [], [0.0], []
-        generator = learner.randomness(seed)
-        for epoch in range(config.epochs if len(rows) else 0):
-            for part in rows[torch.randperm(len(rows), generator=generator)].chunk(config.minibatches):
-                losses = _losses(
-                    learner, batch, part, logp_old, logp_reference, token_advantage, aggregate, config, sampling, said, clipped
-                )
-                norms.append(learner.descend(losses, clip=config.clip_norm))
+        said, norms, clipped = grpo_update(
+            learner, batch, rows, logp_old, logp_reference, token_advantage, aggregate, config, sampling.temperature,
+            learner.randomness(seed),
+        )  # fmt: skip
         learner.step = step + 1
         yield GrpoStep(
             step=step,
@@ -135,16 +130,36 @@ def grpo(
         )
 
 
-def _losses(
+def grpo_update(
     learner: Learner, batch: Batch, rows: Tensor, logp_old: Tensor, logp_reference: Tensor, advantage: Tensor,
-    aggregate: Callable, config: GrpoConfig, sampling: Sampling, said: list[float], clipped: list[Tensor],
+    aggregate: Callable, config: GrpoConfig, temperature: float, generator: torch.Generator,
+) -> tuple[list[float], list[float], list[Tensor]]:  # fmt: skip
+    """The optimiser steps of one collection, in minibatches that the generator draws from these rows of the batch.
+
+    advantage [B,T-1]: the tokens' own. Returns the losses of all micro-batches, the gradient's norm of each step behind a 0 (nothing
+    was to be trained), and which tokens were beyond the clip range.
+    """
+    learner.train()
+    said, norms, clipped = [], [0.0], []
+    for epoch in range(config.epochs if len(rows) else 0):
+        for part in rows[torch.randperm(len(rows), generator=generator)].chunk(config.minibatches):
+            losses = grpo_losses(
+                learner, batch, part, logp_old, logp_reference, advantage, aggregate, config, temperature, said, clipped
+            )
+            norms.append(learner.descend(losses, clip=config.clip_norm))
+    return said, norms, clipped
+
+
+def grpo_losses(
+    learner: Learner, batch: Batch, rows: Tensor, logp_old: Tensor, logp_reference: Tensor, advantage: Tensor,
+    aggregate: Callable, config: GrpoConfig, temperature: float, said: list[float], clipped: list[Tensor],
 ) -> Iterator[Tensor]:  # fmt: skip
     """The loss of one optimiser step in micro-batches that add up to it: each is divided by the whole step's count."""
     counted = batch.action_mask[rows, 1:]
     denominator = int(counted.sum()) if config.how == "token" else int(counted.any(1).sum())
     for part in rows.chunk(config.micro_batches):
         mine, actions = batch[part], batch.action_mask[part, 1:]
-        logp = torch.where(actions, score(learner["actor"], mine.tokens, mine.attention_mask, sampling.temperature), 0.0)
+        logp = torch.where(actions, score(learner["actor"], mine.tokens, mine.attention_mask, temperature), 0.0)
         credit = advantage[part]
         each = clipped_token_loss(logp, logp_old[part], credit, clip_low=config.clip_low, clip_high=config.clip_high)
         if config.beta:

@@ -50,9 +50,17 @@ class Learner:
 
         factor multiplies the learning rate. The losses of micro-batches must already be divided by the whole step's count.
         """
+        self.gradient(losses)
+        return self.apply(factor=factor, clip=clip)
+
+    def gradient(self, losses: Iterable[Float[Tensor, ""]]) -> None:
+        """The first half of descend: the gradient of the sum of the losses, in the parameters' grad. Nothing has moved yet."""
         self.optimiser.zero_grad()
         for loss in losses:
             loss.backward()
+
+    def apply(self, *, factor: float = 1.0, clip: float = 1.0) -> float:
+        """The other half: clip the gradient, move. Returns its norm before clipping."""
         norm = float(nn.utils.clip_grad_norm_(self.parameters, clip))
         if not norm < float("inf"):
             raise ValueError(f"the loss must have a finite gradient; got a gradient of norm {norm} in step {self.step}")
@@ -63,15 +71,31 @@ class Learner:
             move_average(mean, self.modules[role], self.average)
         return norm
 
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a step changes, by name: weights, averages, the optimiser's moments. Not copied."""
+        found = {f"modules.{n}": t for n, t in self._weights(self.modules).items()}
+        found |= {f"averaged.{n}": t for n, t in self._weights(self.averaged).items()}
+        for number, parameter in enumerate(self.parameters):
+            found |= {f"optimiser.{number}.{name}": t for name, t in self.optimiser.state[parameter].items()}
+        return found
+
+    def put(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the values of what tensors() gave, of this learner or one of the same shape, bit for bit. They are copied."""
+        with torch.no_grad():
+            for kind, modules in (("modules", self.modules), ("averaged", self.averaged)):
+                for name, tensor in self._weights(modules).items():
+                    tensor.copy_(tensors[f"{kind}.{name}"])
+        for number, parameter in enumerate(self.parameters):
+            prefix = f"optimiser.{number}."
+            state = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+            self.optimiser.state[parameter] = {n: t.to(parameter.device, copy=True) for n, t in state.items()}
+
     def save(self, path: str | os.PathLike) -> None:
         """Write everything to one safetensors file; a run that dies while writing leaves the file that was there before."""
-        tensors = {f"modules.{n}": t for n, t in self._weights(self.modules).items()}
-        tensors |= {f"averaged.{n}": t for n, t in self._weights(self.averaged).items()}
-        for number, parameter in enumerate(self.parameters):
-            tensors |= {f"optimiser.{number}.{name}": t for name, t in self.optimiser.state[parameter].items()}
         target = Path(path)
         partial = target.with_name(target.name + ".partial")
-        save_file({n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}, str(partial), metadata=self._metadata())
+        plain = {n: t.detach().cpu().contiguous().clone() for n, t in self.tensors().items()}
+        save_file(plain, str(partial), metadata=self._metadata())
         os.replace(partial, target)
 
     def load(self, path: str | os.PathLike) -> "Learner":
@@ -84,14 +108,10 @@ class Learner:
                     f"path must be a checkpoint of this learner; expected {mine}, got {found or 'another kind of file'}"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-        with torch.no_grad():
-            for kind, modules in (("modules", self.modules), ("averaged", self.averaged)):
-                for name, tensor in self._weights(modules).items():
-                    tensor.copy_(_fitting(tensors, f"{kind}.{name}", tensor))
-        for number, parameter in enumerate(self.parameters):
-            prefix = f"optimiser.{number}."
-            state = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-            self.optimiser.state[parameter] = {n: t.to(parameter.device) for n, t in state.items()}
+        for kind, modules in (("modules", self.modules), ("averaged", self.averaged)):
+            for name, tensor in self._weights(modules).items():
+                _fitting(tensors, f"{kind}.{name}", tensor)
+        self.put(tensors)
         self.step = found["step"]
         return self
 
@@ -114,11 +134,10 @@ def learner_of(model: nn.Module, lr: float, learner: Learner | None) -> Learner:
     return learner
 
 
-def _fitting(tensors: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
+def _fitting(tensors: Mapping[str, Tensor], name: str, like: Tensor) -> None:
     if name not in tensors or tensors[name].shape != like.shape:
         got = "nothing" if name not in tensors else tuple(tensors[name].shape)
         raise ValueError(f"path must be a checkpoint of this learner; {name} should have shape {tuple(like.shape)}, got {got}")
-    return tensors[name]
 
 
 def step_seed(seed: int, step: int) -> int:
