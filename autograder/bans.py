@@ -15,23 +15,29 @@ PACKAGE = "course"
 
 
 def veto_of_function(exercise: Exercise, function: Callable) -> str:
-    """The same rule for a live function in a notebook; functions it calls from other cells are looked up by name."""
+    """The same rule for a live function or class in a notebook; functions it calls from other cells are looked up by name."""
     seen, queue, sources = set(), [function], []
     while queue:
         current = queue.pop()
+        methods = [m for m in vars(current).values() if inspect.isfunction(m)] if inspect.isclass(current) else [current]
         if (
-            not inspect.isfunction(current)
+            not all(map(inspect.isfunction, methods))
             or current.__name__ in seen
             or current.__module__ not in ("__main__", function.__module__)
         ):
             continue
         seen.add(current.__name__)
         try:
-            sources.append(textwrap.dedent(inspect.getsource(current)))
+            parts = [textwrap.dedent(inspect.getsource(method)) for method in methods]
         except (OSError, TypeError):
             continue
+        if inspect.isclass(current):  # one that was made in a notebook has no source of its own, but its methods have
+            body = textwrap.indent("\n".join(parts) or "pass", "    ")
+            parts = [f"class {current.__name__}:\n{body}"]
+        sources += parts
         names = {n.id for n in ast.walk(ast.parse(sources[-1])) if isinstance(n, ast.Name)}
-        queue += [current.__globals__[n] for n in names if inspect.isfunction(current.__globals__.get(n))]
+        meant = {name: value for method in methods for name, value in method.__globals__.items() if name in names}
+        queue += [value for value in meant.values() if inspect.isfunction(value)]
     return veto(exercise, sources)
 
 
@@ -67,7 +73,8 @@ def copies_reference(exercise: Exercise, reference: Callable, sources: list[str]
     tree = _parse(sources)
     if tree is None:
         return False
-    mine = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == exercise.function and _size(n) > 25]
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    mine = [n for n in ast.walk(tree) if isinstance(n, kinds) and n.name == exercise.function and _size(n) > 25]
     try:
         return any(_shape(node) == _reference_shape(reference) for node in mine)
     except RecursionError:  # an expression thousands of terms deep is no copy
@@ -232,12 +239,15 @@ def paths(sources: list[str]) -> set[str]:
     return {text for text in texts if text.split("/", 2)[:1] == [""] and text.split("/", 2)[1:2] in (["in"], ["out"], ["site"])}
 
 
-def _shape(node: ast.FunctionDef) -> str:
-    """The tree without names of variables, docstrings, annotations and decorators."""
+def _shape(node: ast.FunctionDef | ast.ClassDef) -> str:
+    """The tree without names of variables, docstrings, annotations and decorators; of a class, without those of its methods."""
     clone = ast.parse(ast.unparse(node)).body[0]
-    clone.decorator_list, clone.returns, clone.name = [], None, "f"
-    if isinstance(clone.body[0], ast.Expr) and isinstance(clone.body[0].value, ast.Constant):
-        clone.body = clone.body[1:] or [ast.Pass()]
+    clone.name = "f"
+    for part in [clone, *clone.body] if isinstance(clone, ast.ClassDef) else [clone]:
+        if isinstance(part, (ast.FunctionDef, ast.ClassDef)):
+            part.decorator_list, part.returns = [], None
+            if isinstance(part.body[0], ast.Expr) and isinstance(part.body[0].value, ast.Constant):
+                part.body = part.body[1:] or [ast.Pass()]
     order: dict[str, str] = {}
     for item in ast.walk(clone):
         if isinstance(item, ast.arg):
@@ -248,7 +258,7 @@ def _shape(node: ast.FunctionDef) -> str:
     return ast.dump(clone)
 
 
-def _size(node: ast.FunctionDef) -> int:
+def _size(node: ast.FunctionDef | ast.ClassDef) -> int:
     return sum(1 for _ in ast.walk(node))
 
 

@@ -249,8 +249,8 @@ def _definitions(module: ModuleType) -> dict[str, ast.stmt]:
 
 
 def _bare(node: ast.stmt) -> ast.stmt:
-    """A function without the decorators that declare what it is, and without the sentence that says what it gets wrong."""
-    if not isinstance(node, ast.FunctionDef):
+    """A function or class without the decorators that declare what it is, and without the sentence that says what it gets wrong."""
+    if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return node
     clone = ast.parse(ast.unparse(node)).body[0]
     clone.decorator_list = [

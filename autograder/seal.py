@@ -117,7 +117,7 @@ def _names_used(package: Path, names: set[str]) -> set[str]:
     found = set()
     for path in package.rglob("*.py"):
         for node in ast.parse(path.read_text()).body:
-            own = node.name if isinstance(node, ast.FunctionDef) else ""
+            own = node.name if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else ""
             reads = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} | {
                 n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)
             }
@@ -126,25 +126,34 @@ def _names_used(package: Path, names: set[str]) -> set[str]:
 
 
 def seal_source(source: str, names: set[str], kept: set[str]) -> str:
-    """The source without the bodies of the named functions; signature and docstring stay. kept: the package may call them."""
+    """The source without the bodies of the named functions; signature and docstring stay. kept: the package may call them.
+
+    Of a class the plain methods are sealed one by one, and with __init__ the making of one outside the package.
+    """
     lines = source.splitlines()
-    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name in names]
-    missing = names - {node.name for node in functions}
+    named = [node for node in ast.parse(source).body if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name in names]
+    missing = names - {node.name for node in named}
     if missing:
-        raise ValueError(f"cannot seal {sorted(missing)}: not defined by a plain `def` at the top of its module")
-    for node in sorted(functions, key=lambda n: -n.lineno):
+        raise ValueError(f"cannot seal {sorted(missing)}: not defined by a plain `def` or `class` at the top of its module")
+    functions = [(node, node.name) for node in named if isinstance(node, ast.FunctionDef)]
+    for node in named:
+        if isinstance(node, ast.ClassDef):
+            functions += [(f, node.name) for f in node.body if isinstance(f, ast.FunctionDef) and not f.decorator_list]
+    for node, name in sorted(functions, key=lambda pair: -pair[0].lineno):
         has_doc = ast.get_docstring(node, clean=False) is not None
         first = node.body[0].end_lineno if has_doc else node.body[0].lineno - 1
-        indent = " " * node.body[0].col_offset
-        body = [f"{indent}from course.sealed import refuse", "", f"{indent}refuse({node.name!r})"]
-        if node.name in kept:
+        while not has_doc and lines[first - 1].lstrip().startswith("#"):
+            first -= 1
+        outer, indent = " " * node.col_offset, " " * node.body[0].col_offset
+        body = [f"{indent}from course.sealed import refuse", "", f"{indent}refuse({name!r})"]
+        if name in kept:
             code = base64.b85encode(marshal.dumps(_bare_code(node)))
             body += [
                 "",
                 "",
-                "from course.sealed import for_the_package  # noqa: E402",
+                f"{outer}from course.sealed import for_the_package  # noqa: E402",
                 "",
-                f"{node.name} = for_the_package({node.name}, {code!r})",
+                f"{outer}{node.name} = for_the_package({node.name}, {code!r})",
             ]
         lines[first : node.end_lineno] = body
     return "\n".join(lines) + "\n"

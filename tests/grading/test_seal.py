@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 from fake import LEVEL
 
 from autograder import seal
@@ -92,6 +93,54 @@ def test_what_a_students_test_is_tried_on_may_call_sealed_functions_and_a_studen
         "assert right(state, 'look ant').outcome == 'executed'\n"
         "try:\n    kernel.step(state, 'look ant')\nexcept RuntimeError as e:\n    assert 'sealed' in str(e), e\n"
         "else:\n    raise SystemExit('open')\n"
+    )
+    run(program, tmp_path)
+
+
+COUNTER = '''"""A module with a class."""
+
+
+class Counter:
+    """Counts from where it is told to."""
+
+    limit: int = 9
+
+    def __init__(self, start: int = 0):
+        """Keeps this line."""
+        self.at = start * 1
+
+    def count(self, by: int) -> int:
+        # a secret comment
+        return self.moved(by)
+
+    def moved(self, by: int) -> int:
+        self.at = min(self.limit, self.at + by)
+        return self.at
+
+
+def use(x: Counter | None) -> int:
+    return (x or Counter(2)).count(3)
+'''
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_class_is_sealed_method_by_method(tmp_path, used):
+    """No one outside makes or asks one; the package's own still work, and what is no method stays."""
+    package = tmp_path / "course"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "counts.py").write_text(COUNTER if used else COUNTER.split("def use")[0])
+    seal.seal(package, {"course.counts": {"Counter"}})
+    text = (package / "counts.py").read_text()
+    assert "secret comment" not in text and "start * 1" not in text and "Keeps this line." in text and "limit: int = 9" in text
+    program = (
+        "import course.counts as c\n"
+        + ("assert c.use(None) == 5\n" if used else "")
+        + "class Own(c.Counter):\n    def __init__(self): self.at = 0\n"
+        "for make in (c.Counter, lambda: c.Counter.__init__(object()), lambda: Own().count(1), lambda: Own().moved(1)):\n"
+        "    try:\n        make()\n    except RuntimeError as e:\n        assert 'Counter is sealed' in str(e), e\n"
+        "    else:\n        raise SystemExit('open')\n"
+        "assert c.Counter.limit == 9\n"
     )
     run(program, tmp_path)
 
