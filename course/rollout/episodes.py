@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Protocol, Sequence, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -52,6 +52,19 @@ class Play:
     sampling_seed: int
     noise_episode: int
     confirmed: tuple[bool, ...] | None = None
+
+
+@runtime_checkable
+class Journal(Protocol):
+    """Is told of an episode as it happens, each token before anything is done with it."""
+
+    def token(self, token: int, chance: float) -> tuple[int, float]:
+        """A sampled token and its probability; what comes back counts."""
+        ...
+
+    def steps(self, made: "Sequence[Step]") -> None:
+        """What came of the tokens since the step before."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -277,10 +290,12 @@ def play_episodes(
     confirms: Confirms = deny,
     rows: int | None = None,
     columns: int | None = None,
+    journals: Mapping[int, Journal] = {},
 ) -> tuple[dict[int, Record], Timing]:
     """Play these episodes, each in the row that it is given; other rows stay blank. What happens in a row depends on no other.
 
     A turn begins only where max_action_tokens columns are left for it; where they are not, the episode is truncated.
+    journals: by row, for instance write-ahead logs.
     """
     tokenizer = policy.tokenizer
     if tokenizer is None:
@@ -296,7 +311,7 @@ def play_episodes(
     columns = columns or max(len(episode.ids) for episode in running.values()) + 1
     if not plays or not all(0 <= row < rows for row in plays):
         raise ValueError(f"plays must be at least one, in rows 0..{rows - 1}; got rows {sorted(plays)}")
-    board = _Board(policy, running, plays, rows, columns, max_action_tokens)
+    board = _Board(policy, running, plays, rows, columns, max_action_tokens, journals)
     with _repeatable(policy.model):
         turns_s = time.perf_counter()
         policy_s = board.run(temperature)
@@ -333,9 +348,11 @@ class _Board:
     """The batch that is decoded: ids and plans of all rows, one line per column, so that a step touches one line."""
 
     def __init__(
-        self, policy: Policy, running: Mapping[int, "Running"], plays: Mapping[int, Play], rows: int, columns: int, allowance: int
-    ):
+        self, policy: Policy, running: Mapping[int, "Running"], plays: Mapping[int, Play], rows: int, columns: int, allowance: int,
+        journals: Mapping[int, Journal],
+    ):  # fmt: skip
         self.policy, self.running, self.rows, self.columns, self.allowance = policy, running, rows, columns, allowance
+        self.journals = journals
         self.capacity = _capacity(policy.model)
         longest = max(len(episode.ids) for episode in running.values())
         # One padded column at least: a batch with padding is computed otherwise than one without, and that must not
@@ -392,6 +409,10 @@ class _Board:
             drawn, chance = _draw(decoding, noise[(now - self.columns) % NOISE_COLUMNS], temperature)
             self.chance[now] = chance[:, 0]
             torch.where(self.free[now], drawn.cpu()[:, 0], self.ids[now], out=self.ids[now])
+            for row, journal in self.journals.items():
+                if self.free_table[now, row]:
+                    said = int(self.id_table[now, row]), float(self.chance_table[now, row])
+                    self.id_table[now, row], self.chance_table[now, row] = journal.token(*said)
             spent -= began - clock()
             ended = ((self.id_table[now] == self.end_id) & self.free_table[now]).nonzero()[0].tolist()
             for row in sorted({*ended, *self.deadlines.pop(now, ())}):
@@ -405,7 +426,10 @@ class _Board:
     def _answer(self, row: int, now: int) -> bool:
         """A turn has ended with this column. Whether another one begins."""
         episode, start = self.running[row], self.turn_from[row]
+        before = len(episode.steps)
         tail = episode.act(tuple(self.id_table[start : now + 1, row].tolist()))
+        if row in self.journals:
+            self.journals[row].steps(episode.steps[before:])
         begin, deadline = now + 1, start + self.allowance - 1
         if now < deadline:
             self.free_table[begin : deadline + 1, row] = False
