@@ -6,7 +6,7 @@ proposal and its bill too. A run is a function of its start, its operators and i
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterator, Literal, Mapping, NamedTuple, Sequence
+from typing import Callable, Iterator, Literal, Mapping, NamedTuple, Sequence
 
 from jaxtyping import Float
 from torch import Tensor
