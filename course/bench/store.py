@@ -18,7 +18,7 @@ from course.envs.evidence import Evidence
 from course.language.serializer import Encoded, Span
 from course.language.transcript import StopReason
 from course.rollout.record import Layout, Record, Step, Versions, text_hash
-from course.rollout.store import COLUMNS, Store
+from course.rollout.store import Store
 
 BATCH, ROUNDS = 64, 40
 ACTIONS, ACTION, OBSERVATION = 3, 8, 4  # tokens of an action and of the observation behind it
@@ -33,7 +33,7 @@ def rows() -> list[dict]:
         with Store(first) as store:
             for batch in batches:
                 store.append(batch)
-        made = sqlite3.connect(first).execute(f"SELECT {COLUMNS} FROM records ORDER BY number").fetchall()
+        made = sqlite3.connect(first).execute(f"SELECT {Store.columns()} FROM records ORDER BY number").fetchall()
         ready = [made[BATCH * n : BATCH * (n + 1)] for n in range(ROUNDS)]  # as the store has them
 
         def written(batch: list[Record]) -> list[tuple]:
