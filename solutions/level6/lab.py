@@ -46,7 +46,7 @@ import torch
 from autograder import check, statement
 from course.accounting.budget import Cost
 from course.accounting.ledger import GENESIS, Entry, Round
-from course.language.stamp import PARTS, canonical_json
+from course.language.stamp import PARTS
 from course.rollout.attempts import Annotation, CurrentPolicy
 from course.systems.ablation import FACTORS, Effect, FactorRun
 from course.systems.batching import Waiting
@@ -316,23 +316,39 @@ prediction_c = ""
 #
 # $$\text{stamp}(\text{parts})=\text{SHA-256}\big(\text{canonical JSON of parts}\big)\quad\text{in hexadecimal digits}.$$
 #
-# Equal content has equal stamps, in any process and whatever the order of the keys; a change in any part gives another stamp. Two stamps may differ and the policies behave alike; the other way round must not happen. Further parts may be added and count. A part that is missing would make two policies one, so that is refused.
+# **Canonical JSON** is the one JSON text of a value: keys sorted at every depth, no spaces, characters as they are (no `\u` escapes), floats as Python's `repr` writes them, tuples as lists. So equal content has equal stamps, in any process and whatever the order of the keys; a change in any part, and in any digit of it, gives another stamp. Two stamps may differ and the policies behave alike; the other way round must not happen. Three
+# ways to it are refused:
+# - a part that is missing, `None` or `""`. (0, `False` and `{}` are something. Further parts may be added, and count.)
+# - NaN and infinities, which have no JSON text;
+# - keys that are no text, at any depth: Python's writer turns `{1: 0.5}` into `{"1":0.5}` in silence, and two contents have one text.
+#
+# (The package has a function for it, and level 4 signed its texts. Here it belongs to the exercise.)
 
 # %%
-print(PARTS, canonical_json({"b": 1.5, "a": ["ä", None]}))
+print(PARTS)
 
 # %% ng="solution:policy_stamp"
 def policy_stamp(parts):
     """The name of an executable policy.
 
-    parts     mapping with at least the five names in PARTS, each a digest or plain JSON data; ValueError if one is missing, None or ""
+    parts     mapping with at least the five names in PARTS, each plain JSON data (a digest, a number, a mapping, ...); ValueError if
+              one is missing, None or "", or something in it has no JSON text of its own: NaN, infinities, keys that are no text
     returns   text of 64 lower-case hexadecimal digits
     """
     ### BEGIN SOLUTION
     missing = [name for name in PARTS if parts.get(name) in (None, "")]
     if missing:
         raise ValueError(f"parts must hold {', '.join(PARTS)}; got nothing for {', '.join(missing)}")
-    return hashlib.sha256(canonical_json(dict(parts)).encode("utf-8")).hexdigest()
+
+    def refuse_odd_keys(value):
+        if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+            raise ValueError(f"parts must have text as keys; got {list(value)}")
+        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
+            refuse_odd_keys(inner)
+
+    refuse_odd_keys(dict(parts))
+    text = json.dumps(dict(parts), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
     ### END SOLUTION
 
 
@@ -340,9 +356,9 @@ def policy_stamp(parts):
 check(policy_stamp)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> Python's <code>hash("a")</code> in two processes: equal? And <code>str({"a": 1, "b": 2})</code> with the keys in another order? </details>
-# <details><summary>Hint 2: where to look</summary> <code>canonical_json</code> has one text per value; <code>hashlib.sha256(...).hexdigest()</code> takes bytes. </details>
-# <details><summary>Hint 3: almost code</summary> Refuse what is missing; hash <code>canonical_json(dict(parts)).encode("utf-8")</code>. 0 and False are content, not missing. </details>
+# <details><summary>Hint 1: a question</summary> Python's <code>hash("a")</code> in two processes: equal? What does <code>json.dumps({1: "a"})</code> give, and <code>json.dumps(float("nan"))</code>? </details>
+# <details><summary>Hint 2: where to look</summary> <code>json.dumps</code> has <code>sort_keys</code>, <code>separators</code>, <code>ensure_ascii</code> and <code>allow_nan</code>. Odd keys it does not refuse: go through dicts and lists yourself. <code>hashlib.sha256(...).hexdigest()</code> takes bytes. </details>
+# <details><summary>Hint 3: almost code</summary> Refuse what is missing; a function that calls itself on the values of dicts and the items of lists refuses odd keys; then <code>sha256(json.dumps(dict(parts), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8"))</code>. </details>
 
 # %% [markdown]
 # {{card attempt_annotations}}
@@ -446,14 +462,14 @@ class GradientGate:
     """Which proposed updates are committed: GradientGate(window, threshold).decide(norm_increment) -> bool.
 
     window           int >= 1: how many committed increments are remembered; ValueError otherwise
-    threshold        number > 0: greatest Z that is committed, in standard deviations; ValueError otherwise
+    threshold        number >= 0: greatest Z that is committed, in standard deviations; ValueError otherwise
     norm_increment   finite number, units of a squared gradient norm; ValueError otherwise, and the window stays as it is
     """
 
     def __init__(self, window, threshold):
         ### BEGIN SOLUTION
-        if type(window) is not int or window < 1 or not 0 < threshold < math.inf:
-            raise ValueError(f"window must be an integer >= 1 and threshold positive; got {window} and {threshold}")
+        if type(window) is not int or window < 1 or not 0 <= threshold < math.inf:
+            raise ValueError(f"window must be an integer >= 1 and threshold not negative; got {window} and {threshold}")
         self.window, self.threshold, self.committed = window, threshold, []
         ### END SOLUTION
 
@@ -464,7 +480,7 @@ class GradientGate:
             raise ValueError(f"norm_increment must be finite; got {norm_increment}")
         commit = True
         if len(self.committed) == self.window:
-            mean, spread = statistics.fmean(self.committed), statistics.pstdev(self.committed)
+            mean, spread = statistics.mean(self.committed), statistics.pstdev(self.committed)
             commit = norm_increment - mean <= self.threshold * spread
         if commit:
             self.committed = [*self.committed, norm_increment][-self.window :]
@@ -477,7 +493,7 @@ check(GradientGate)
 
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> Increments 1, 1, 1, then always 5. What does a gate do that lets rejected ones into its window? </details>
-# <details><summary>Hint 2: where to look</summary> <code>statistics.pstdev</code> divides by n. Multiplied by s, the condition $Z\le z^\star$ has no division by 0: $x-\bar x\le z^\star s$. </details>
+# <details><summary>Hint 2: where to look</summary> <code>statistics.pstdev</code> divides by n. Multiplied by s, the condition has no division by 0: $x-\bar x\le z^\star s$. Mind rounding: the mean of three times 0.7 must be 0.7, which <code>sum(...) / 3</code> need not give and <code>statistics.mean</code> does. </details>
 # <details><summary>Hint 3: almost code</summary> Commit while there are fewer than <code>window</code>; otherwise compare; append and keep the last <code>window</code> only if committed. </details>
 
 # %% [markdown]
@@ -487,7 +503,7 @@ check(GradientGate)
 #
 # The **ledger** is a tuple of entries. Each holds a round, the hash of the entry before, and its own:
 #
-# $$h_n=\text{SHA-256}\big(\text{canonical JSON of }[h_{n-1},\ \text{round}_n]\big),\qquad h_{-1}=\texttt{GENESIS}.$$
+# $$h_n=\text{SHA-256}\big(\text{canonical JSON (6.5) of }[h_{n-1},\ \text{round}_n]\big),\qquad h_{-1}=\texttt{GENESIS}.$$
 #
 # So the last hash stands for the whole history. Appending gives a *new* tuple and changes no entry. Two rounds do not fit, and are refused: one whose `index` is not the number of entries, and a **rejected** one whose `committed` state isn't that of the entry before. A rejected update changes nothing but the bill. (In the first round there is no entry before, so only the index is asked for.)
 
@@ -510,8 +526,8 @@ def append_round(ledger, round):
     if ledger and round.decision == "reject" and round.committed != ledger[-1].round.committed:
         raise ValueError(f"a rejected round must commit the state that was there, {ledger[-1].round.committed[:12]}; got {round.committed[:12]}")
     before = ledger[-1].hash if ledger else GENESIS
-    seal = hashlib.sha256(canonical_json([before, round.to_json()]).encode("utf-8")).hexdigest()
-    return (*ledger, Entry(round, before, seal))
+    text = json.dumps([before, round.to_json()], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return (*ledger, Entry(round, before, hashlib.sha256(text.encode("utf-8")).hexdigest()))
     ### END SOLUTION
 
 
@@ -520,8 +536,8 @@ check(append_round)
 
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> Somebody alters the cost of round 3 of 100. Which hashes change if they are all computed again? </details>
-# <details><summary>Hint 2: where to look</summary> 6.5 hashed a mapping; here it is a list of two. <code>(*ledger, entry)</code> is a new tuple. </details>
-# <details><summary>Hint 3: almost code</summary> Check index and reject; <code>before</code> is the last hash or GENESIS; <code>Entry(round, before, sha256(canonical_json([before, round.to_json()])))</code>. </details>
+# <details><summary>Hint 2: where to look</summary> 6.5 hashed the canonical JSON of a mapping; here it is that of a list of two. <code>(*ledger, entry)</code> is a new tuple. </details>
+# <details><summary>Hint 3: almost code</summary> Check index and reject; <code>before</code> is the last hash or GENESIS; the text is that of <code>[before, round.to_json()]</code>, hashed as in 6.5; <code>Entry(round, before, hash)</code>. </details>
 
 # %% [markdown]
 # {{card verify_ledger}}
@@ -540,8 +556,9 @@ def verify_ledger(ledger):
     ### BEGIN SOLUTION
     before = GENESIS
     for place, entry in enumerate(ledger):
-        seal = hashlib.sha256(canonical_json([entry.before, entry.round.to_json()]).encode("utf-8")).hexdigest()
-        if entry.round.index != place or entry.before != before or entry.hash != seal:
+        text = json.dumps([entry.before, entry.round.to_json()], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        expected = hashlib.sha256(text.encode("utf-8")).hexdigest()
+        if (entry.round.index, entry.before, entry.hash) != (place, before, expected):
             return place
         before = entry.hash
     return None
