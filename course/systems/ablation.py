@@ -6,7 +6,11 @@ from itertools import combinations, product
 from types import MappingProxyType
 from typing import Mapping, Sequence
 
+from jaxtyping import Bool
+from torch import Tensor
 import torch
+
+from course.systems.product import Attempts, drawn_success, exact_success
 
 FACTORS = ("actor", "environment", "reward", "router", "search")
 BOOTSTRAP_SEED = 0
@@ -97,3 +101,83 @@ def _cells(runs: Sequence[FactorRun]) -> dict[tuple[int, ...], list[int]]:
             f"runs must hold at least two of each of {len(cells)} cells; got fewer of {len(thin)}, for one {thin[0]}"
         )
     return cells
+
+
+# ---------------------------------------------------------------- a system whose causes are known
+
+
+RUNS_PER_CELL, TASKS_PER_RUN = 16, 64
+MATTERS = 0.02  # an effect of at least this much is a cause that must be found
+SAMPLED = {-1: 1, 1: 4}  # attempts that the search takes
+
+
+@dataclass(frozen=True)
+class Mystery:
+    """A full factorial over five switches, some of which do nothing, with what each of them really does.
+
+    real: whether a switch is connected; one that is not leaves its part as it was at both levels. truth: the exact effect of
+    each factor and pair, under the names that attribute gives them; exactly 0 wherever a switch that is not connected has a part.
+    """
+
+    real: Mapping[str, bool]
+    runs: tuple[FactorRun, ...]
+    truth: Mapping[str, float]
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """Effects that matter, largest first."""
+        return tuple(sorted((n for n, x in self.truth.items() if abs(x) >= MATTERS), key=lambda n: -abs(self.truth[n])))
+
+    @property
+    def innocent(self) -> tuple[str, ...]:
+        """Effects that are exactly 0: whoever names one of them is wrong."""
+        return tuple(name for name, effect in self.truth.items() if effect == 0)
+
+
+def mystery_system(
+    attempts: Attempts, routes: Bool[Tensor, "tasks"], seed: int, *, runs: int = RUNS_PER_CELL, tasks: int = TASKS_PER_RUN
+) -> Mystery:
+    """A product (systems.product) whose switches are real or placebos, as the seed decides; at least two are real.
+
+    actor: the clone, or the policy trained on its own episodes. environment: tools that fail at times, or reliable ones. reward:
+    attempts are selected by the actor's confidence, or by a rule that reads the record. router: the same share of tasks may take
+    more actions, dealt out at random, or as routes say. search: one attempt, or the best of four. outcome: share of right answers
+    among tasks drawn for the run. Selection matters only where something is searched, so reward and search interact.
+    The truth is the mean over all stored tasks and all subsets of stored attempts: exact for the law that the runs are drawn from.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    real = {factor: False for factor in FACTORS}
+    while sum(real.values()) < 2:
+        real = {factor: bool(torch.rand((), generator=draw) < 0.5) for factor in FACTORS}
+    count, share = len(routes), float(routes.double().mean())
+    made, exact = [], []
+    for cell in product((-1, 1), repeat=len(FACTORS)):
+        levels = dict(zip(FACTORS, cell))
+        on = {factor: int(real[factor] and levels[factor] == 1) for factor in FACTORS}
+        switches = {name: on[name] for name in ("actor", "environment", "reward")} | {
+            "search": SAMPLED[1 if on["search"] else -1]
+        }
+        exact.append(_exact(attempts, routes, share, on["router"], switches))
+        for number in range(runs):
+            asked = torch.randint(count, (tasks,), generator=draw)
+            slow = routes[asked] if on["router"] else torch.rand(tasks, generator=draw) < share
+            right = drawn_success(attempts, draw, tasks=asked, slow=slow, **switches)
+            made.append(FactorRun(levels, float(right.double().mean()), number))
+    return Mystery(MappingProxyType(real), tuple(made), MappingProxyType(_exact_effects(exact, real)))
+
+
+def _exact(attempts: Attempts, routes: Tensor, share: float, routed: int, switches: Mapping[str, int]) -> float:
+    always, never = (exact_success(attempts, slow=torch.full_like(routes, slow), **switches) for slow in (True, False))
+    mixed = torch.where(routes, always, never) if routed else share * always + (1 - share) * never
+    return float(mixed.mean())
+
+
+def _exact_effects(means: Sequence[float], real: Mapping[str, bool]) -> dict[str, float]:
+    """The coefficients of the cells' exact means. Rounding must not make an effect of what is not connected."""
+    cells = torch.tensor(list(product((-1, 1), repeat=len(FACTORS))), dtype=torch.float64)
+    outcome, places = torch.tensor(means, dtype=torch.float64), dict(zip(FACTORS, range(len(FACTORS))))
+    effects = {}
+    for names in [(f,) for f in FACTORS] + list(combinations(FACTORS, 2)):
+        sign = cells[:, [places[name] for name in names]].prod(1)
+        effects[":".join(names)] = float((sign * outcome).mean()) if all(real[name] for name in names) else 0.0
+    return effects
