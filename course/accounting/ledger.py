@@ -4,15 +4,17 @@ A round names everything by digest or version: what was asked, which policy answ
 what was proposed, what was committed, with which seeds, and what it cost. The things themselves lie in stores.
 """
 
+import hashlib
+import json
 from dataclasses import dataclass, field, fields
 from functools import reduce
 from types import MappingProxyType
-from typing import Any, Iterable, Literal, Mapping
+from typing import Any, Iterable, Mapping
 
+from course.accounting.append_only import GENESIS, AppendOnly
 from course.accounting.budget import Cost
-from course.language.stamp import digest
+from course.language.stamp import canonical_json, digest
 
-GENESIS = "0" * 64
 SEEDS = ("credit", "feedback", "rollout", "task", "update")
 OPERATORS = ("accounting", "credit", "feedback", "rollout", "sampler", "update")
 
@@ -29,11 +31,11 @@ class Round:
     trajectory: tuple[str, ...]  # content hashes of the records
     feedback: tuple[str, ...]  # digests of the events
     credit: str  # digest of the credits together
-    decision: Literal["accept", "reject"]
+    decision: str  # "accept" or "reject"
     proposed: str
     committed: str
-    seeds: Mapping[str, int]
-    operators: Mapping[str, str]  # versions
+    seeds: Mapping[str, int] = field(hash=False)
+    operators: Mapping[str, str] = field(hash=False)  # versions
     cost: Mapping[str, int | float] = field(hash=False)
 
     def __post_init__(self) -> None:
@@ -111,12 +113,16 @@ def append_round(ledger: tuple[Entry, ...], round: Round) -> tuple[Entry, ...]:
     Raises: ValueError if the round does not have the next index, or is rejected and commits another state than the last one.
     Source: C ftip-004U, ftip-0073 (the append-only training ledger).
     """
-    if round.index != len(ledger):
-        raise ValueError(f"index of the round must be {len(ledger)}, the next one of the ledger; got {round.index}")
-    if ledger and round.decision == "reject" and round.committed != ledger[-1].round.committed:
-        raise ValueError(f"committed of rejected round {round.index} must be the state before it; got another one")
-    before = ledger[-1].hash if ledger else GENESIS
-    return (*ledger, Entry(round, before, chained(before, round)))
+    return (*ledger, _next(len(ledger), ledger[-1] if ledger else None, round))
+
+
+def _next(place: int, last: Entry | None, round: Round) -> Entry:
+    if round.index != place:
+        raise ValueError(f"index of the round must be {place}, the next one of the ledger; got {round.index}")
+    if last is not None and round.decision == "reject" and round.committed != last.round.committed:
+        raise ValueError(f"committed of rejected round {place} must be the state before it; got another one")
+    before = GENESIS if last is None else last.hash
+    return Entry(round, before, chained(before, round))
 
 
 def chained(before: str, round: Round) -> str:
@@ -143,3 +149,70 @@ def verify_ledger(ledger: tuple[Entry, ...]) -> int | None:
 def total_cost(ledger: Iterable[Entry]) -> Cost:
     """Of all rounds, rejected ones too; Cost() for none."""
     return reduce(lambda total, entry: total + Cost(**entry.round.cost), ledger, Cost())
+
+
+class LedgerFile(AppendOnly):
+    """A ledger in a file: triggers refuse changes, and what was changed behind its back is found.
+
+    Several processes may open it; open it anew in a child process. What append has returned from is on the disk.
+    """
+
+    KIND, TABLE, OWN = "a ledger", "rounds", ("body",)  # the chain value is the entry's hash, body the round's canonical JSON
+    APPLICATION, LAYOUT = 0x4550_4C31, 1
+    RESCUE = "restore the file from a copy"
+
+    @staticmethod
+    def _chain(before: str, number: int, body: str) -> str:
+        return hashlib.sha256(f'["{before}",{body}]'.encode("utf-8")).hexdigest()  # digest([before, round]), without parsing
+
+    def append(self, round: Round) -> Entry:
+        """Store one round behind the others, as append_round does.
+
+        Raises: ValueError as append_round; OSError, and nothing was stored, if the file can't take it or didn't keep it as it is.
+        """
+
+        def check(last: int) -> None:
+            row = self._alone(last) if last >= 0 else None
+            if isinstance(row, str):
+                raise ValueError(f"{self.path}: round {last}: {row}; {self.RESCUE}")
+            _next(last + 1, row and self._entry(row), round)
+
+        (number,) = self._store([(canonical_json(round.to_json()),)], check)
+        return self._entry(self._alone(number))
+
+    def entries(self) -> tuple[Entry, ...]:
+        """The ledger. Raises ValueError that names the first entry that can't be trusted."""
+        found = []
+        for number, row in self._rows():
+            try:
+                if isinstance(row, str):
+                    raise ValueError(row)
+                found.append(self._entry(row))
+                if found[-1].before != (found[-2].hash if number else GENESIS):
+                    raise ValueError("before must be the hash of the round before it; this round or that one was changed")
+            except Exception as error:  # whatever a damaged row holds
+                raise DamagedLedger(number, f"{self.path}: round {number}: {error}; {self.RESCUE}") from None
+        return tuple(found)
+
+    def verify(self) -> int | None:
+        """The number of the first round that can't be trusted; None if all can. See verify_ledger for what it can't see."""
+        try:
+            self.entries()
+        except DamagedLedger as error:
+            return error.index
+        return None
+
+    def _entry(self, row: tuple) -> Entry:
+        number, body, before, chain = row
+        round = Round.from_json(json.loads(body))
+        if (round.index, chain) != (number, chained(before, round)) or body != canonical_json(round.to_json()):
+            raise ValueError("hash must be that of the round; one of them was changed")
+        return Entry(round, before, chain)
+
+
+class DamagedLedger(ValueError):
+    """index: the first round that can't be trusted."""
+
+    def __init__(self, index: int, message: str):
+        super().__init__(message)
+        self.index = index
