@@ -181,10 +181,10 @@ class AppendOnly:
             raise ValueError(f"{self.path}: row {last} is missing at the end; {self.RESCUE}")
         return last, row[0]
 
-    def _rows(self) -> Iterator[tuple[int, Row | str]]:
-        """Each number with its row, or with what is wrong where it can't be read."""
+    def _rows(self, first: int = 0) -> Iterator[tuple[int, Row | str]]:
+        """Each number from `first` on with its row, or with what is wrong where it can't be read."""
         last = self._last()
-        for start in range(0, last + 1, PAGE):
+        for start in range(first, last + 1, PAGE):
             numbers = range(start, min(start + PAGE, last + 1))
             try:
                 query = f"SELECT {self.columns()} FROM {self.TABLE} WHERE number BETWEEN ? AND ?"

@@ -54,10 +54,10 @@ class Store(AppendOnly):
         """
         return self._store([_row(record, i) for i, record in enumerate(records)])
 
-    def records(self) -> Iterator[Record | CorruptRow]:
-        """Every row in order, as the record or as what is wrong with it. Row i of the store is item i."""
-        links: tuple[str, ...] = (GENESIS,)
-        for number, row in self._rows():
+    def records(self, first: int = 0) -> Iterator[Record | CorruptRow]:
+        """Every row from `first` on in order, as the record or as what is wrong with it. Row i of the store is item i - first."""
+        links: tuple[str, ...] = () if first else (GENESIS,)
+        for number, row in self._rows(first):
             if isinstance(row, str):
                 links = ()  # the row behind it can't be checked against it, only by its own `before`
                 yield CorruptRow(number, "", row)

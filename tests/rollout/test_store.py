@@ -50,6 +50,16 @@ def test_what_comes_out_is_what_went_in_with_its_times_and_stamps(path):
     assert [r.content_hash for r in again] == [r.content_hash for r in records]
 
 
+def test_reading_may_begin_anywhere(path):
+    """And finds what was changed from there on, as reading from the start does."""
+    with Store(filled(path, 6)) as store:
+        whole = list(store.records())
+        assert all(list(store.records(first)) == whole[first:] for first in range(8))
+    behind_its_back(path, "UPDATE records SET latency = '[]' WHERE number IN (1, 4)")
+    with Store(path) as store:
+        assert [isinstance(record, CorruptRow) for record in store.records(3)] == [False, True, False]
+
+
 def test_an_empty_store_is_a_store(path):
     for _ in range(2):
         with Store(path) as store:
