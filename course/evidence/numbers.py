@@ -95,6 +95,12 @@ def read_number(text: str) -> Reported:
     return replace(read, **conditions)
 
 
+def subject(text: str) -> str:
+    """SYSTEM of a sentence that read_number reads: whose number it is."""
+    clause = re.sub(r"^\s*On .*?, ", "", text)
+    return re.split(rf" (?:{'|'.join(VERBS)}) ", clause.strip())[0]
+
+
 def differences(numbers: Sequence[Reported]) -> tuple[str, ...]:
     """Which of unit, benchmark, budget, comparator and adjustment are not the same in all."""
     names = ("unit", "benchmark", "budget", "comparator", "adjusted")
