@@ -83,3 +83,21 @@ from course.feedback.monitors import audit as audit, diff_monitor as diff_monito
 from course.feedback.naive_grader import forged_submission as forged_submission
 from course.feedback.rules import fit_rule_weights as fit_rule_weights
 from course.feedback.vectors import gate as gate, lexicographic as lexicographic, scalarize as scalarize
+
+# level 6
+from course.accounting.budget import admit as admit
+from course.accounting.ledger import append_round as append_round, verify_ledger as verify_ledger
+from course.credit.vtrace import vtrace as vtrace
+from course.language.stamp import policy_stamp as policy_stamp
+from course.systems.ablation import attribute as attribute
+from course.systems.batching import balanced_batch as balanced_batch
+from course.systems.staleness import effective_sample_size as effective_sample_size, staleness_report as staleness_report
+
+# level 7
+from course.evidence.claims import conflicts as conflicts
+from course.evidence.entailment import follows as follows
+from course.evidence.numbers import (
+    implied_human_rate as implied_human_rate,
+    per_unit as per_unit,
+    read_number as read_number,
+)

@@ -458,3 +458,246 @@ def changes(diff_monitor: Callable, cases: Sequence[tuple]) -> list[Any]:
         )
 
     return each(pairs, cases)
+
+
+# ---------------------------------------------------------------- staleness, batches, attempts
+
+
+def staleness(staleness_report: Callable, cases: Sequence[tuple]) -> list[Any]:
+    """A case is rows of (first version, last version, log-ratios, mask), and the current version."""
+    from course.systems.staleness import Aged
+
+    def fields(rows: Any, version: int) -> Any:
+        records = [Aged(first, last, tuple(ratios), tuple(map(bool, mask))) for first, last, ratios, mask in rows]
+        return fields_of(
+            staleness_report(records, version),
+            ("lags", "mean_lag", "max_lag", "ratio_quantiles", "effective_sample_size"),
+        )
+
+    return each(fields, cases)
+
+
+def fields_of(found: Any, names: Sequence[str]) -> Any:
+    """The named attributes as numbers, lists and dicts; the kind of what has others."""
+    if not all(hasattr(found, name) for name in names):
+        return {"kind": type(found).__name__}
+    return {name: deep(getattr(found, name)) for name in names}
+
+
+def deep(value: Any) -> Any:
+    """Numbers of any library in lists and dicts."""
+    value = single(value)
+    if hasattr(value, "tolist") and hasattr(value, "ndim"):
+        return plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(k): deep(v) for k, v in value.items()}
+    return [deep(v) for v in value] if isinstance(value, (list, tuple)) else plain(value)
+
+
+def batches(balanced_batch: Callable, cases: Sequence[tuple]) -> list[Any]:
+    """A case is rows of (number, stratum, sampled at, completed at) in the order of arrival, and the quotas."""
+    from course.systems.batching import Waiting
+
+    def places(rows: Any, quotas: Any) -> Any:
+        return deep(balanced_batch([Waiting(*row) for row in rows], quotas))
+
+    return each(places, cases)
+
+
+def annotations(attempt_annotations: Callable, cases: Sequence[dict]) -> list[Any]:
+    """A case holds stored (the record's hash and log-probabilities) and the current policy's fields, with its own log-probabilities.
+
+    An answer also says whether the function wrote into what it was given.
+    """
+    from types import SimpleNamespace
+
+    from course.rollout.attempts import CurrentPolicy
+
+    def annotated(case: dict) -> Any:
+        record = SimpleNamespace(content_hash=case["hash"], logprobs=tuple(case["stored"]))
+        inserted, uses = dict(case["inserted"]), dict(case["uses"])
+        policy = CurrentPolicy(case["stamp"], case["update"], case["clip"], lambda _: tuple(case["current"]), inserted, uses)
+        found = fields_of(attempt_annotations(record, policy), ("stamp", "ratios", "clipped", "age", "reuse"))
+        kept = vars(record) == {"content_hash": case["hash"], "logprobs": tuple(case["stored"])}
+        kept = kept and (inserted, uses) == (case["inserted"], case["uses"])
+        return {**found, "kept": kept}
+
+    return each(annotated, [(case,) for case in cases])
+
+
+# ---------------------------------------------------------------- gates, ledgers, budgets
+
+
+def gated(GradientGate: Callable, cases: Sequence[tuple]) -> list[Any]:
+    """A case is a window, a threshold and increments, asked one after the other; an answer one decision for each."""
+
+    def decisions(window: int, threshold: float, increments: Sequence[float]) -> Any:
+        gate = GradientGate(window, threshold)
+        return [plain(single(gate.decide(increment))) for increment in increments]
+
+    return each(decisions, cases)
+
+
+def interleaved(GradientGate: Callable, gates: Sequence[tuple], turns: Sequence[tuple[int, float]]) -> list[Any]:
+    """Several gates side by side: a turn is which of them is asked, and the increment."""
+    made = [GradientGate(window, threshold) for window, threshold in gates]
+    return each(lambda which, increment: single(made[which].decide(increment)), turns)
+
+
+def chain(rounds: Sequence[dict]) -> tuple[Any, ...]:
+    """A right ledger of these rounds."""
+    from course.accounting.ledger import Entry, Round
+    from course.language.stamp import digest
+
+    entries, before = [], "0" * 64
+    for data in rounds:
+        made = Round.from_json(data)
+        entries.append(Entry(made, before, digest([before, made.to_json()])))
+        before = entries[-1].hash
+    return tuple(entries)
+
+
+def entry_of(entry: Any) -> Any:
+    to_json = getattr(getattr(entry, "round", None), "to_json", None)
+    return {"round": plain(to_json()), **fields_of(entry, ("before", "hash"))} if to_json else {"kind": type(entry).__name__}
+
+
+def appended(append_round: Callable, cases: Sequence[tuple]) -> list[Any]:
+    """A case is the rounds of a ledger, and one more; an answer the new ledger's entries, and whether the old one is as it was."""
+    from course.accounting.ledger import Round
+
+    def longer(rounds: Any, more: Any) -> Any:
+        ledger, again = chain(rounds), chain(rounds)
+        found = append_round(ledger, Round.from_json(more))
+        entries = [entry_of(entry) for entry in found] if isinstance(found, tuple) else {"kind": type(found).__name__}
+        return {"entries": entries, "kept": ledger == again}
+
+    return each(longer, cases)
+
+
+def grown(append_round: Callable, rounds: Sequence[dict]) -> Any:
+    """The ledger that the function makes of the rounds, one after the other, from nothing."""
+    from course.accounting.ledger import Round
+
+    ledger: Any = ()
+    for data in rounds:
+        ledger = append_round(ledger, Round.from_json(data))
+        if not isinstance(ledger, tuple):
+            return {"kind": type(ledger).__name__}
+    return [entry_of(entry) for entry in ledger]
+
+
+def tampered(verify_ledger: Callable, cases: Sequence[tuple]) -> list[Any]:
+    """A case is the rounds of a ledger, and what was done to it afterwards.
+
+    ("field", i, name, value), ("before", i, text), ("hash", i, text), ("again", i): the hash of entry i made anew,
+    ("link", i): its `before` made that of the entry in front of it, ("drop", i), ("swap", i, j), ("twice", i).
+    """
+    return each(lambda rounds, deeds: single(verify_ledger(changed(chain(rounds), deeds))), cases)
+
+
+def changed(ledger: tuple[Any, ...], deeds: Sequence[tuple]) -> tuple[Any, ...]:
+    from dataclasses import replace
+
+    from course.accounting.ledger import Round
+    from course.language.stamp import digest
+
+    entries = list(ledger)
+    for what, i, *more in deeds:
+        entry = entries[i]
+        if what == "field":
+            name, value = more
+            entries[i] = replace(entry, round=Round.from_json({**entry.round.to_json(), name: value}))
+        elif what in ("before", "hash"):
+            entries[i] = replace(entry, **{what: more[0]})
+        elif what == "again":
+            entries[i] = replace(entry, hash=digest([entry.before, entry.round.to_json()]))
+        elif what == "link":
+            entries[i] = replace(entry, before=entries[i - 1].hash)
+        elif what == "drop":
+            del entries[i]
+        elif what == "swap":
+            entries[i], entries[more[0]] = entries[more[0]], entries[i]
+        elif what == "twice":
+            entries.insert(i, entry)
+        else:
+            raise ValueError(f"unknown deed {what!r}")
+    return tuple(entries)
+
+
+def admissions(admit: Callable, cases: Sequence[tuple[dict, dict, dict]]) -> list[Any]:
+    """A case is a bound, what was spent, and the budget, by component."""
+    return numbers(admit, [tuple(Cost(**components) for components in case) for case in cases])
+
+
+def attributed(attribute: Callable, cases: Sequence[tuple]) -> list[Any]:
+    """A case is the names of the factors, a table with a row of -1 and +1 for each run, and the outcomes.
+
+    Every second run names its factors from the last to the first.
+    """
+    from course.systems.ablation import FactorRun
+
+    def effects(factors: Any, table: Any, outcomes: Any) -> Any:
+        runs = []
+        for seed, (row, y) in enumerate(zip(table.tolist(), outcomes.tolist())):
+            levels = list(zip(factors, row))
+            runs.append(FactorRun(dict(reversed(levels) if seed % 2 else levels), y, seed))
+        found = attribute(runs)
+        if not isinstance(found, Mapping):
+            return {"kind": type(found).__name__}
+        return {str(name): fields_of(effect, ("estimate", "low", "high")) for name, effect in found.items()}
+
+    return each(effects, cases)
+
+
+# ---------------------------------------------------------------- claims, reported numbers
+
+
+def reported_of(fields: Sequence[Any]) -> Any:
+    """(value, unit, benchmark, budget, comparator, adjusted), the last ones perhaps left out."""
+    from course.evidence.numbers import Reported
+
+    return Reported(*fields)
+
+
+REPORTED = ("value", "unit", "benchmark", "budget", "comparator", "adjusted")
+
+
+def readings(read_number: Callable, texts: Sequence[str]) -> list[Any]:
+    """What is read in each text, by field."""
+    return each(lambda text: fields_of(read_number(text), REPORTED), [(text,) for text in texts])
+
+
+def rates(implied_human_rate: Callable, cases: Sequence[tuple]) -> list[Any]:
+    """A case is the fields of the absolute and of the relative number."""
+    return numbers(implied_human_rate, [(reported_of(absolute), reported_of(relative)) for absolute, relative in cases])
+
+
+def quotients(per_unit: Callable, cases: Sequence[tuple]) -> list[Any]:
+    """A case is the fields of two counts."""
+
+    def quotient(count: Any, per: Any) -> Any:
+        return fields_of(per_unit(count, per), REPORTED)
+
+    return each(quotient, [(reported_of(count), reported_of(per)) for count, per in cases])
+
+
+def disagreements(conflicts: Callable, cases: Sequence[Sequence[tuple]]) -> list[Any]:
+    """A case is rows of (field, about, text, label, place, premises); an answer (field, about, [text and place of each claim])."""
+    from course.evidence.claims import Claim, EvidenceTable
+
+    def found(rows: Any) -> Any:
+        claims = tuple(
+            Claim(field, text, label, place, tuple(premises), about) for field, about, text, label, place, premises in rows
+        )
+        answer = conflicts(EvidenceTable(claims))
+        if not isinstance(answer, (list, tuple)):
+            return {"kind": type(answer).__name__}
+        return [
+            [plain(c.field), plain(c.about), [[plain(x.text), plain(x.place)] for x in c.claims]]
+            if all(hasattr(c, name) for name in ("field", "about", "claims"))
+            else {"kind": type(c).__name__}
+            for c in answer
+        ]
+
+    return each(found, [(rows,) for rows in cases])
