@@ -58,7 +58,9 @@ def read_statements(text: str) -> tuple[Statement, ...]:
     return tuple(Statement(found[1], *PHRASES[phrase]) for phrase in re.findall(_ONE, found[2]))
 
 
-_ONE = "(?:" + "|".join(map(re.escape, sorted(PHRASES, key=len, reverse=True))) + ")"  # longest first: "was trained" begins others
+_ONE = (
+    "(?:" + "|".join(map(re.escape, sorted(PHRASES, key=len, reverse=True))) + ")"
+)  # longest first: "was trained" begins others
 
 
 def consequences(word: str) -> frozenset[str]:
