@@ -21,9 +21,13 @@ def write_release(target: Path) -> int:
     files = {name: (ROOT / name).read_bytes() for name in TOP if (ROOT / name).exists()}
     files |= _tree("docs", "*.png")
     files |= (
-        _tree("course", "*.py") | _tree("levels", "*") | _tree("autograder/inside", "*.py") | _tree("autograder/checks", "*.py")
+        _tree("course", "*.py")
+        | _tree("course", "*.toml")
+        | _tree("levels", "*")
+        | _tree("autograder/inside", "*.py")
+        | _tree("autograder/checks", "*.py")
     )
-    files |= _tree("autograder/checks", "*.json")  # recorded runs that visible checks read
+    files |= _tree("autograder/checks", "*.json") | _tree("course", "*.json")  # recorded runs that visible checks and labs read
     files |= {f"autograder/{name}.py": (ROOT / "autograder" / f"{name}.py").read_bytes() for name in CHECKS}
     files["autograder/invariants.toml"] = (ROOT / "autograder" / "invariants.toml").read_bytes()
     files["autograder/known_mistakes.json"] = (json.dumps(known_mistakes(), indent=1, sort_keys=True) + "\n").encode()

@@ -140,6 +140,20 @@ def release(output: Annotated[Path, typer.Option()] = Path("dist/course-student.
     print(f"{write_release(output)} files in {output.resolve()}")
 
 
+@app.command()
+def cards(output: Annotated[Path, typer.Option()] = Path("dist/cards.html")) -> None:
+    """The evidence cards as one HTML page: what is known of each system, with its place, and what the course builds of it."""
+    from course.evidence.cards import STATUSES, load_cards, page
+
+    found = load_cards()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(page(found), "utf-8")
+    for status in STATUSES:
+        names = [card.name for card in found if card.status == status]
+        print(f"{len(names)} {status}: {'; '.join(names)}")
+    print(f"{len(found)} cards: {output.resolve()}")
+
+
 @app.command("verify-checks")
 def verify_checks(
     level: Annotated[Optional[list[int]], typer.Option(help="repeatable; all levels if absent")] = None,
