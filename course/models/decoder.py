@@ -19,7 +19,7 @@ import torch
 from course.masks import boolean_mask
 from course.models.attention import causal_attention
 
-ACTIVATIONS = {"relu": F.relu, "silu": F.silu}
+ACTIVATIONS = {"relu": F.relu_, "silu": F.silu}  # relu in place: the gradient needs its result only
 
 
 @dataclass(frozen=True)
