@@ -183,7 +183,7 @@ def make_example() -> str:
         "split": {"by": "seed of the shelf", "train": 8, "held_out": tool_agent.HELD_OUT},
         "demonstrations": tool_agent.DEMONSTRATIONS,
         "optimizer": {
-            "name": "Adam", "lr": tool_agent.LR, "batch": 2 * config.group_size, "clip": config.clip_high, "kl": None, "entropy": None, "value": None,
+            "name": "AdamW", "lr": tool_agent.LR, "batch": 2 * config.group_size, "clip": config.clip_high, "kl": None, "entropy": None, "value": None,
         },
         "rollouts": {"temperature": 1.0, "lag": 0},
         "rewards": {"raw": "the records' evidence", "scalarization": "the hidden test's reward as it is"},
