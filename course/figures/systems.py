@@ -125,6 +125,36 @@ def percentiles(panel: Any, tails: Mapping[str, Mapping[str, float | int]]) -> N
     label(panel, x="seconds from start to end of an episode", y="", title="tails of the latency")
 
 
+ANSWERS = {"answered": GREEN, "failed": RED, "never answered": ORANGE}
+
+
+def late_rewards(
+    attempts: Mapping[str, Sequence[tuple[float | int, float | int, str]]], ends: Mapping[str, str], *, title: str
+) -> Any:
+    """A row per episode: every attempt at a reward from its start to its end, and what it came to in the end.
+
+    attempts: episode -> (start, end, one of ANSWERS), in seconds. ends: episode -> the last word.
+    """
+    if set(attempts) != set(ends):
+        raise ValueError(f"attempts and ends must be of the same episodes; got {sorted(attempts)} and {sorted(ends)}")
+    figure, (panel,) = canvas(1, width=7.6, height=1.2 + 0.34 * len(attempts), title=title)
+    named = set()
+    for place, (episode, tries) in enumerate(attempts.items()):
+        for start, end, kind in tries:
+            panel.barh(-place, end - start, left=start, height=0.55, color=ANSWERS[kind], label=None if kind in named else kind)
+            named.add(kind)
+        panel.annotate(
+            ends[episode], (tries[-1][1], -place), (5, 0), textcoords="offset points", va="center", fontsize=9, color=INK
+        )
+    panel.set_yticks([-i for i in range(len(attempts))], list(attempts), fontsize=9)
+    panel.set_xlim(0, 1.12 * max(end for tries in attempts.values() for _, end, _ in tries))
+    panel.grid(True, axis="x", color="#e6e6e6", linewidth=0.8)
+    panel.grid(False, axis="y")
+    panel.legend(frameon=False, fontsize=9, loc="lower right")
+    label(panel, x="seconds since the rewards were asked for (virtual)", y="")
+    return figure
+
+
 # ------------------------------------------------------------------ engines and faults
 
 

@@ -6,17 +6,8 @@ import pytest
 
 from course.figures.style import GREEN, GREY, RED
 from course.figures.systems import (
-    attribution,
-    chain,
-    cluster,
-    forecast,
-    gate_log,
-    kills,
-    same_hashes,
-    saved,
-    stages,
-    stale_actors,
-)
+    attribution, chain, cluster, forecast, gate_log, kills, late_rewards, same_hashes, saved, stages, stale_actors,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -119,3 +110,13 @@ def test_every_effect_has_a_row_and_true_causes_a_star():
     assert spans == [[0.1, 0.3], [-0.1, 0.1], [0.05, 0.2]] and texts(figure) == ["★"]
     with pytest.raises(ValueError, match="at least one"):
         attribution({}, [], x="x", title="t")
+
+
+def test_every_attempt_at_a_reward_has_a_bar_and_every_episode_a_last_word():
+    tries = {"a": [(0.0, 8.0, "never answered"), (9.0, 10.0, "answered")], "b": [(0.0, 1.0, "failed")]}
+    (panel,) = late_rewards(tries, {"a": "10", "b": "missing"}, title="t").axes
+    assert [(bar.get_x(), bar.get_width()) for bar in panel.patches] == [(0.0, 8.0), (9.0, 1.0), (0.0, 1.0)]
+    assert [t.get_text() for t in panel.texts] == ["10", "missing"]
+    assert [t.get_text() for t in panel.get_legend().get_texts()] == ["never answered", "answered", "failed"]
+    with pytest.raises(ValueError, match="same episodes"):
+        late_rewards(tries, {"a": "10"}, title="t")
