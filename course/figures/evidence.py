@@ -5,7 +5,11 @@ from typing import Any
 
 from course.figures import style
 
-LABELS = {"D": ("disclosed", style.BLUE, "white"), "I": ("inferred", style.ORANGE, "black"), "U": ("unknown", "#e4e4e4", style.INK)}
+LABELS = {
+    "D": ("disclosed", style.BLUE, "white"),
+    "I": ("inferred", style.ORANGE, "black"),
+    "U": ("unknown", "#e4e4e4", style.INK),
+}
 
 
 def marks(
@@ -16,7 +20,9 @@ def marks(
 
     unknown = {mark for row in rows.values() for mark in row} - set(legend)
     if unknown or any(len(row) != len(columns) for row in rows.values()):
-        raise ValueError(f"rows must hold one mark of {sorted(legend)} for each of {len(columns)} columns; got {sorted(unknown)} too")
+        raise ValueError(
+            f"rows must hold one mark of {sorted(legend)} for each of {len(columns)} columns; got {sorted(unknown)} too"
+        )
     height = 1.5 + 0.26 * len(rows)
     figure, (panel,) = style.canvas(width=4.2 + 0.42 * len(columns), height=height, title=title)
     for y, row in enumerate(rows.values()):
@@ -41,7 +47,7 @@ def shares(rows: Mapping[str, Sequence[tuple[int, int]]], columns: Sequence[str]
         for x, (k, n) in enumerate(row):
             share = k / n if n else 0.0
             panel.add_patch(_tile(x, y, style.BLUE, 0.08 + 0.92 * share))
-            panel.text(x, y, f"{k}/{n}", ha="center", va="center", color="white" if share > 0.5 else style.INK, fontsize=9)
+            panel.text(x, y, f"{k}/{n}", ha="center", va="center", color="white" if share > 0.85 else style.INK, fontsize=9)
     _as_table(panel, list(rows), columns)
     return figure
 
@@ -64,12 +70,15 @@ def with_and_without(pairs: Mapping[str, tuple[float, float]], *, before: str, a
 
 def found_and_missed(counts: Mapping[str, tuple[int, int]], *, title: str, x: str = "over-claims") -> Any:
     """Bars by reason: (found, of how many); what was missed is hatched."""
+    from matplotlib.patches import Patch
+
     figure, (panel,) = style.canvas(width=7.6, height=1.4 + 0.34 * len(counts), title=title)
     for y, (found, n) in enumerate(counts.values()):
         if not 0 <= found <= n:
             raise ValueError(f"counts must be (found, all) with 0 <= found <= all; got {(found, n)}")
-        panel.barh(y, found, color=style.BLUE, label="found" if y == 0 else None)
-        panel.barh(y, n - found, left=found, color="white", edgecolor=style.RED, hatch="///", label="missed" if y == 0 else None)
+        panel.barh(y, found, color=style.BLUE)
+        if found < n:
+            panel.barh(y, n - found, left=found, color="white", edgecolor=style.RED, hatch="///")
         panel.text(n, y, f"  {found} of {n}", va="center", fontsize=9)
     panel.set_yticks(range(len(counts)), list(counts))
     panel.set_ylim(len(counts) - 0.5, -0.5)
@@ -77,7 +86,8 @@ def found_and_missed(counts: Mapping[str, tuple[int, int]], *, title: str, x: st
     panel.grid(True, axis="x", color="#e6e6e6", linewidth=0.8)
     panel.grid(False, axis="y")
     style.label(panel, x=x, y="")
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    handles = [Patch(color=style.BLUE, label="found"), Patch(facecolor="white", edgecolor=style.RED, hatch="///", label="missed")]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 

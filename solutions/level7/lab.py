@@ -1,0 +1,778 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Level 7 · Reading frontier reports adversarially
+#
+# In six levels you have trained policies, attacked rewards and kept ledgers. Others do so at another scale, and what you learn of it is a text: an announcement, a model card, a paper, or somebody's summary of one. This level is about such texts: what they say,
+# what they don't, and what is made of them one retelling later. At the end you read an announcement that you have not seen before, and then one that you have written yourself: the ledger of your own run.
+#
+# Every claim carries a label. It was beside the facts of all levels; here it is the subject.
+#
+# | label | the claim | is kept with |
+# |---|---|---|
+# | **D** disclosed | stands in a source | the place where it stands |
+# | **I** inferred | follows from what stands there, but does not stand there | its premises |
+# | **U** unknown | is not public, or cannot be decided from the sources | nothing. A row that nobody filled is U |
+#
+# **You will be able to**
+# - read a reported number with its benchmark, budget, comparator and adjustment, and say which numbers may be combined;
+# - say what follows from the words of a report: no PPO from "reinforcement learning", no reinforcement learning from "agentic", no training from "evolution";
+# - correct what is often told about how systems were trained, each time with the fact that refutes it;
+# - fill an evidence table with labels, places and premises, and keep both values where sources disagree;
+# - audit an announcement with planted over-claims, and your own run against a reproducibility checklist.
+#
+# **You need** levels 0 to 6, and the ledger that you wrote at the end of level 6. **Time** about 4 hours: two and a half for the exercises, the rest for the experiments and the questions.{{measured}}
+#
+# Open language is not asked for: numbers, statements and reports come in small grammars that are defined here. A card's "not allowed here" names functions, of the package or of a library, that would solve the exercise for you.
+
+# %% tags=["parameters"]
+SEED = 0
+DEVICE = "cpu"
+FAST = False
+
+# %% ng="locked:setup"
+import re
+from dataclasses import replace
+
+from autograder import check
+from course.evidence.claims import FIELDS, Claim, Conflict, EvidenceTable
+from course.evidence.entailment import PHRASES, read_statements
+from course.evidence.numbers import COUNTED, SCALES, VERBS, Reported
+from course.figures import say
+
+# %% [markdown]
+# ## Part A · What a sentence says
+#
+# "71 %." Of what, on which benchmark, with how many samples, against whom? A number without its conditions is not a smaller piece of information but another one: it will be compared with numbers that it cannot be compared with.
+
+# %% [markdown]
+# {{card read_number}}
+#
+# A reported number here is one sentence that ends in a full stop. What stands in brackets may be absent; the conditions come in any order, each at most once:
+#
+# `[On BENCHMARK, ] SYSTEM VERB NUMBER UNIT [, with BUDGET] [, against COMPARATOR] [, adjusted for length].`
+#
+# | part | what it may be |
+# |---|---|
+# | VERB | one of `VERBS`, printed below; *loses* makes the number negative |
+# | NUMBER | `71`, `38.1`, `256,000` (commas between thousands, all of them or none), perhaps with one of `SCALES` behind it: `1.5 million` |
+# | UNIT | words: `% of problems` (a rate), `% of the human rate` (a share of somebody's rate), `points`, `episodes` |
+# | BENCHMARK, SYSTEM, BUDGET, COMPARATOR | words, which may contain numbers and the commas inside them (`1,000 samples`), but neither a VERB nor a comma with a blank behind it |
+#
+# Percent stay percent: 71, not 0.71. A number without a fraction is an `int`, with decimals a `float`. What the sentence does not say stays empty. A share of somebody's rate *is* a comparison: `% of the human rate` has the comparator `human`, and must not be `against` anybody else.
+# A `%` that does not say of what is no unit.
+
+# %%
+print(VERBS, SCALES, sep="\n")
+print(Reported(71, "% of comparisons", benchmark="Reddit summaries", comparator="SFT", adjusted=False))
+
+# %% ng="solution:read_number"
+def read_number(text):
+    """The number of one sentence, with all its conditions.
+
+    text      str, a sentence of the grammar above
+    returns   Reported(value, unit, benchmark="", budget="", comparator="", adjusted=False); ValueError for any other text
+    """
+    ### BEGIN SOLUTION
+    if not text.strip().endswith("."):
+        raise ValueError(f"text must be one sentence with a full stop; got {text!r}")
+    first, *rest = text.strip()[:-1].split(", ")
+    benchmark = ""
+    if first.startswith("On ") and rest:
+        benchmark, first, *rest = first[3:], *rest
+    verb = "|".join(VERBS)
+    found = re.fullmatch(rf"\S.*? ({verb}) (\d{{1,3}}(?:,\d{{3}})+|\d+)(\.\d+)?(?: ({'|'.join(SCALES)}))? (\S.*)", first)
+    if not found or re.search(rf"(^| )({verb})( |$)", found[5]) or re.match(r"%(?! of \S)", found[5]):
+        raise ValueError(f"text must say who reaches, scores, ... how many of what; got {text!r}")
+    digits, decimals = found[2].replace(",", ""), found[3]
+    value = (float(digits + decimals) if decimals else int(digits)) * SCALES.get(found[4], 1) * (-1 if found[1] == "loses" else 1)
+    share = re.fullmatch(r"% of the (.+) rate", found[5])
+    said = {"comparator": share[1]} if share else {}
+    for condition in rest:
+        name, value_of = next(
+            ((n, condition[len(start) :] or True) for start, n in (("with ", "budget"), ("against ", "comparator")) if condition.startswith(start)),
+            ("adjusted" if condition == "adjusted for length" else "", True),
+        )
+        if not name or name in said or (value_of is True and name != "adjusted"):
+            raise ValueError(f"a condition must be known and given once; got {condition!r} in {text!r}")
+        said[name] = value_of
+    return Reported(value, found[5], benchmark, **said)
+    ### END SOLUTION
+
+
+# %% ng="test:read_number"
+check(read_number)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Which character sequence separates the parts, and never stands inside one? What is left of "with 1,000 samples" if you split at the comma alone? </details>
+# <details><summary>Hint 2: where to look</summary> <code>text[:-1].split(", ")</code> gives the parts. The one with the verb wants one <code>re.fullmatch</code> with groups for verb, digits, decimals, scale and unit; a lazy <code>.*?</code> before the verb takes the first one. The others begin with
+# <code>with </code> or <code>against </code>. </details>
+# <details><summary>Hint 3: almost code</summary> Drop the benchmark if the first part begins with <code>On </code>. Match <code>who verb digits[.decimals] [scale] unit</code>; value times scale, minus for <i>loses</i>. If the unit is <code>% of the X rate</code>, start the conditions with comparator X. Then one
+# condition after the other, and a <code>ValueError</code> for one that is unknown, empty or there already. </details>
+
+# %% [markdown]
+# {{card follows}}
+#
+# The words of a report are not the names of what was done. A statement is `SYSTEM predicate [and predicate ...].`, with the predicates printed below, each said or denied. Some words contain others as part of their meaning, and **nothing else follows from them**:
+#
+# | said | says also |
+# |---|---|
+# | PPO, A2C, REINFORCE, GRPO | reinforcement learning |
+# | reinforcement learning over tool calls | reinforcement learning; uses tools |
+# | reinforcement learning, or trained on demonstrations | trained |
+#
+# Let $M(w)$ be the word $w$ and all that is part of its meaning, over one step or several. Then, for one and the same system,
+#
+# $$\text{"}w\text{" is said}\iff w\in M(v)\text{ for a said }v,\qquad\text{"}w\text{" is denied}\iff v\in M(w)\text{ for a denied }v .$$
+#
+# So PPO says RL and not the other way round; "not RL" denies PPO; RL and tools together are not RL over tool calls, because the model may have learned the one by RL and the other from demonstrations. A claim follows if *each* of its statements does. Where the sentences both say and deny a statement, neither it nor
+# its denial follows: contradictory is unknown. A sentence that is not of the grammar ("Vega may use tools.") states nothing; a *claim* that is not of the grammar is a `ValueError`.
+#
+# The reading is done for you: `read_statements(text)` gives the `Statement(system, word, said)`s of a sentence, and `()` for a text that is none. What the words mean is your part.
+
+# %%
+for phrase, (word, said) in PHRASES.items():
+    print(f"{phrase:62} {'says' if said else 'denies'} {word}")
+print(*read_statements("Vega-3 was trained with PPO and does not use tools."), sep="\n")
+print(read_statements("Vega-3 may use tools."))
+
+# %% ng="solution:follows"
+def follows(claim, sentences):
+    """Whether the sentences say the claim.
+
+    claim       str, one sentence of the grammar (ValueError otherwise)
+    sentences   list of str, those of a report; what is not of the grammar states nothing
+    returns     True or False
+    """
+    ### BEGIN SOLUTION
+    parts = dict.fromkeys(("PPO", "A2C", "REINFORCE", "GRPO"), ["RL"]) | {"tool RL": ["RL", "tools"], "RL": ["training"], "demonstrations": ["training"]}
+
+    def meaning(word):
+        return {word}.union(*map(meaning, parts.get(word, ())))
+
+    asked, known = read_statements(claim), [statement for sentence in sentences for statement in read_statements(sentence)]
+    if not asked:
+        raise ValueError(f"claim must be a statement of the grammar; got {claim!r}")
+    for wanted in asked:
+        mine = [other for other in known if other.system == wanted.system]
+        said = any(other.said and wanted.word in meaning(other.word) for other in mine)
+        denied = any(not other.said and other.word in meaning(wanted.word) for other in mine)
+        if (said, denied) != (wanted.said, not wanted.said):
+            return False
+    return True
+    ### END SOLUTION
+
+
+# %% ng="test:follows"
+check(follows)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Which way does a denial run: does "not PPO" deny RL, or "not RL" deny PPO? And what do you know of RL over tool calls after "uses tools" and "was trained with PPO"? </details>
+# <details><summary>Hint 2: where to look</summary> A dict from a word to its parts, from the table above, and a set of all that a word means, by recursion. All statements of all sentences in one list. </details>
+# <details><summary>Hint 3: almost code</summary> For each statement of the claim, over the statements of the same system: <code>said = any(s.said and word in meaning(s.word))</code>; <code>denied = any(not s.said and s.word in meaning(word))</code>; it follows if exactly the one that it wants is true. </details>
+
+# %% [markdown]
+# ### Experiment A · Two hundred newsletters
+#
+# Your two functions make a reader. For this course 200 announcements of invented laboratories were written by a program, each with six lines in which a newsletter retells it; three or four of the six claim more than the announcement says. A line passes your reader if it stands in the announcement word for word, if it *follows*, or if a sentence reports
+# *exactly the same number under the same conditions*. Beside it reads somebody in a hurry, who lets a line pass if all its words and numbers occur somewhere in the announcement.
+#
+# **Predict before you run:** which kinds of over-claims does the hurried reader miss? Which kind gets past *your* reader, and why can't your two functions see it?
+
+# %%
+prediction_a = ""
+
+# %% tags=["experiment"]
+from collections import Counter
+
+from course.evidence import reports
+from course.evidence.lint import REASONS
+from course.figures import evidence as pictures
+
+
+def stands(line, sentences):
+    """Your reader: whether a line says no more than the sentences."""
+    if line in sentences:
+        return True
+    try:
+        return follows(line, sentences)
+    except ValueError:
+        pass  # no statement; perhaps a number
+    try:
+        number = read_number(line)
+    except ValueError:
+        return False
+    return number in filter(None, map(number_or_none, sentences))
+
+
+def number_or_none(sentence):
+    try:
+        return read_number(sentence)
+    except ValueError:
+        return None
+
+
+def in_a_hurry(line, sentences):
+    words = re.findall(r"[\w.%-]*\w|%", line)
+    return set(words) <= set(re.findall(r"[\w.%-]*\w|%", " ".join(sentences)))
+
+
+READERS = {"your reader": stands, "in a hurry": in_a_hurry}
+N_REPORTS = 20 if FAST else reports.COUNT
+caught, planted, alarms, honest = {name: Counter() for name in READERS}, Counter(), Counter(), 0
+for number in range(N_REPORTS):
+    report = reports.report(number)
+    for place, line in enumerate(report.lines, 1):
+        why = report.planted[f"h{place}"].why if f"h{place}" in report.planted else None
+        planted[why] += 1
+        for name, reader in READERS.items():
+            if not reader(line, report.sentences):
+                caught[name][why] += 1
+honest = planted.pop(None)
+alarms = {name: found.pop(None, 0) for name, found in caught.items()}
+SHORT = {why: why.replace("_", " ").replace("rl", "RL") for why in planted}
+pictures.found_and_missed(
+    {SHORT[why]: (caught["your reader"][why], n) for why, n in planted.most_common()},
+    title=f"Your reader finds {sum(caught['your reader'].values())} of {planted.total()} over-claims; the hurried one {sum(caught['in a hurry'].values())}",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+say(
+    "**What came out.**\n\n| over-claim | what it is | planted | your reader | in a hurry |\n|---|---|---|---|---|\n"
+    + "\n".join(f"| {SHORT[why]} | {REASONS[why]} | {n} | {caught['your reader'][why]} | {caught['in a hurry'][why]} |" for why, n in planted.most_common())
+    + f"\n\nFalse alarms on the {honest} lines that say no more than the announcement: {alarms['your reader']} and {alarms['in a hurry']}. You predicted: {prediction_a or 'nothing'}."
+)  # fmt: skip
+
+# %% [markdown]
+# A number that is right and belongs to *another* model gets past your reader: `Reported` keeps the conditions of a number, and whose number it is is none of them. A reader that compares the system, too, finds those; but then the next kind is missing, one that nobody has planted.
+#
+# **What the figure cannot show:** how good a reader is on real announcements. The lines were made by the same hands as the grammar, so what passes here passes by construction, and false alarms are rare for the same reason. Real reports paraphrase; there a rule that wants the same words would reject nearly everything, and a
+# model that judges entailment has the weaknesses of all judges (level 5).
+
+# %% [markdown]
+# ## Part B · What may be computed
+#
+# What is not in a report can sometimes be computed from it. The result is **I**, with the numbers that it was computed from as premises, and it is worth no more than the assumption that they belong to one experiment.
+
+# %% [markdown]
+# {{card implied_human_rate}}
+#
+# The embodied agents of level 6 reach "89 % success, equal to 93 % of the human success rate" [D]. The 93 % are relative, and are often retold as success. But the two numbers together say something that neither says alone:
+#
+# $$\text{implied rate}=100\cdot\frac{\text{absolute}}{\text{relative}}\qquad\text{[I], in \%.}$$
+#
+# The absolute number is a rate, `% of` some things; the relative one a share of somebody's rate, `% of the human rate`. They must be of one experiment: same benchmark, budget and adjustment (the comparator belongs to the relative one alone). A relative number that is not above 0 implies nothing; an implied rate above 100 % says that the two numbers don't
+# belong together.
+
+# %% ng="solution:implied_human_rate"
+def implied_human_rate(absolute, relative):
+    """The rate that the relative number is a share of.
+
+    absolute   Reported with the unit "% of ...", a rate
+    relative   Reported with the unit "% of the ... rate"
+    returns    float, in %. ValueError if the units are others, the two are not of one experiment, or the implied rate is not possible
+    """
+    ### BEGIN SOLUTION
+    shares = [re.fullmatch(r"% of the .+ rate", number.unit) for number in (absolute, relative)]
+    if not absolute.unit.startswith("% of ") or shares[0] or not shares[1]:
+        raise ValueError(f"units must be '% of ...' and '% of the ... rate'; got {absolute.unit!r} and {relative.unit!r}")
+    if any(getattr(absolute, name) != getattr(relative, name) for name in ("benchmark", "budget", "adjusted")):
+        raise ValueError(f"both numbers must be of one experiment; got {absolute} and {relative}")
+    if relative.value <= 0 or 100 * absolute.value / relative.value > 100:
+        raise ValueError(f"no rate is implied by {absolute.value} and {relative.value}")
+    return 100 * absolute.value / relative.value
+    ### END SOLUTION
+
+
+# %% ng="test:implied_human_rate"
+check(implied_human_rate)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> If people succeed in 100 % of cases, what are absolute and relative number to each other? </details>
+# <details><summary>Hint 2: where to look</summary> <code>Reported.unit</code>, and three fields that must be equal. <code>"% of the human rate"</code> begins with <code>"% of "</code> as well. </details>
+# <details><summary>Hint 3: almost code</summary> Three refusals: units, conditions, an impossible result; then <code>100 * absolute.value / relative.value</code>. </details>
+
+# %% [markdown]
+# {{card per_unit}}
+#
+# InstructGPT's last stage: 256,000 episodes over 31,144 prompts [D]. Prompts, comparisons, rankings, pairs, episodes, steps and tokens are different things. They are never added, and one is no measure of another; but how many of one there are for each of another is a number:
+#
+# $$\frac{256{,}000\ \text{episodes}}{31{,}144\ \text{prompts}}\approx 8.2\ \text{episodes per prompt}\qquad\text{[I]}$$
+#
+# on average. That every prompt had as many is *not* said. The units must be in `COUNTED` (printed below: plural and singular) and differ; all other conditions must be equal. The result is a `Reported` with those conditions, and its unit reads "episodes per prompt".
+
+# %%
+print(COUNTED)
+
+# %% ng="solution:per_unit"
+def per_unit(count, per):
+    """How many of one thing there are for each of another.
+
+    count     Reported, a count of things in COUNTED, not negative
+    per       Reported, a count of other things in COUNTED, above 0, under the same conditions
+    returns   Reported: the mean, its unit "<things> per <other thing>", conditions as they were; ValueError otherwise
+    """
+    ### BEGIN SOLUTION
+    if count.unit not in COUNTED or per.unit not in COUNTED or count.unit == per.unit:
+        raise ValueError(f"units must be two different ones of {', '.join(COUNTED)}; got {count.unit!r} and {per.unit!r}")
+    if replace(count, value=0, unit="x") != replace(per, value=0, unit="x"):
+        raise ValueError(f"both counts must have the same conditions; got {count} and {per}")
+    if count.value < 0 or per.value <= 0:
+        raise ValueError(f"count must not be negative and per be above 0; got {count.value} and {per.value}")
+    return replace(count, value=count.value / per.value, unit=f"{count.unit} per {COUNTED[per.unit]}")
+    ### END SOLUTION
+
+
+# %% ng="test:per_unit"
+check(per_unit)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> What would 200 comparisons per comparison be? </details>
+# <details><summary>Hint 2: where to look</summary> <code>dataclasses.replace</code> keeps all fields that you don't name, and two records are equal if all their fields are. </details>
+# <details><summary>Hint 3: almost code</summary> Refuse units that are not in <code>COUNTED</code> or the same, conditions that differ, numbers out of range; then <code>replace(count, value=..., unit=f"{count.unit} per {COUNTED[per.unit]}")</code>. </details>
+
+# %% [markdown]
+# ### Experiment B · The same comparison under two conditions
+#
+# Google's RLAIF study compared policies that were trained on labels of people (RLHF) and of a model (RLAIF) with the supervised policy they came from [D]. Its appendix repeats the comparisons with lengths matched, afterwards and imperfectly, as it says itself. Below stand its numbers as sentences; your `read_number` reads them.
+#
+# And three numbers of the Computer-Using Agent. The package's `average` takes the mean of numbers that may be averaged.
+#
+# **Predict before you run:** the win rates with lengths matched: which way do they move, and does RLAIF keep its place beside RLHF? What does `average` say to the three numbers of the agent?
+
+# %%
+prediction_b = ""
+
+# %% tags=["experiment"]
+from course.evidence.numbers import average
+
+RLAIF = """
+On summaries, RLAIF wins 71 % of comparisons, against SFT.
+On summaries, RLHF wins 73 % of comparisons, against SFT.
+On helpful dialogue, RLAIF wins 63 % of comparisons, against SFT.
+On helpful dialogue, RLHF wins 64 % of comparisons, against SFT.
+On harmless dialogue, RLAIF reaches 88 % of harmless responses.
+On harmless dialogue, RLHF reaches 76 % of harmless responses.
+On harmless dialogue, SFT reaches 64 % of harmless responses.
+On summaries, RLAIF wins 59 % of comparisons, against SFT, adjusted for length.
+On summaries, RLHF wins 61 % of comparisons, against SFT, adjusted for length.
+On helpful dialogue, RLAIF wins 61 % of comparisons, against SFT, adjusted for length.
+On helpful dialogue, RLHF wins 61 % of comparisons, against SFT, adjusted for length.
+On harmless dialogue, RLAIF reaches 91 % of harmless responses, adjusted for length.
+On harmless dialogue, RLHF reaches 78 % of harmless responses, adjusted for length.
+On harmless dialogue, SFT reaches 64 % of harmless responses, adjusted for length.
+""".strip().splitlines()  # A 5.3
+read = [(re.search(r", (\w+) (?:wins|reaches)", line)[1], read_number(line)) for line in RLAIF]
+raw, matched = ({(n.benchmark, who): n.value for who, n in read if n.adjusted is adjusted} for adjusted in (False, True))
+pairs = {f"{benchmark}: {who}": (raw[benchmark, who], matched[benchmark, who]) for benchmark, who in raw}
+fallen = raw["summaries", "RLAIF"] - matched["summaries", "RLAIF"]
+pictures.with_and_without(
+    pairs, before="as reported", after="lengths matched afterwards", x="% of comparisons won against SFT; % of harmless responses",
+    title=f"With lengths matched, {fallen} points of the win rate on summaries are gone, for RLAIF and RLHF alike",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+AGENT = ("On OSWorld, CUA reaches 38.1 % of tasks.", "On WebArena, CUA reaches 58.1 % of tasks.", "On WebVoyager, CUA reaches 87 % of tasks.")
+refused = []
+for what, numbers in {
+    "the agent's three suites": [read_number(line) for line in AGENT],
+    "RLAIF on summaries, as reported and adjusted": [n for who, n in read if (n.benchmark, who) == ("summaries", "RLAIF")],
+    "RLAIF and RLHF on summaries, adjusted": [n for who, n in read if n.benchmark == "summaries" and n.adjusted],
+}.items():
+    try:
+        refused.append((what, f"{average(numbers).value:g}"))
+    except ValueError as error:
+        refused.append((what, f"refused: {error}"))
+people = implied_human_rate(read_number("On Playhouse, the agent reaches 89 % of episodes."), read_number("On Playhouse, the agent reaches 93 % of the human rate."))
+each = per_unit(read_number("The PPO stage uses 256,000 episodes."), read_number("The PPO stage uses 31,144 prompts."))
+say(
+    "**What came out.**\n\n| average of | |\n|---|---|\n" + "\n".join(f"| {what} | {told} |" for what, told in refused)
+    + f"\n\nIn the Playhouse people succeed in about {people:.1f} % [I]. A prompt of InstructGPT's last stage was used {each.value:.1f} times on average [I]. You predicted: {prediction_b or 'nothing'}."
+)  # fmt: skip
+
+# %% [markdown]
+# Both columns belong into a report: the raw one says what people preferred, the other how much of it goes away when lengths are matched.
+#
+# The last average is computed: conditions are equal, so nothing forbids it. Whether the mean of two *systems* is a number of anything is a question that no rule of this kind answers. **What the figure cannot show:** that length was the cause. The matching was done afterwards, on the answers that had similar lengths, and
+# those are other answers; a policy trained with a price on length would be an experiment.
+
+# %% [markdown]
+# ## Part C · Lore
+#
+# Some statements about how systems were trained are repeated until they are known. Here are seventeen, and facts from the sources, with their places. A correction is worth what its fact is worth: "that is wrong" is none.
+
+# %%
+from course.evidence.lore import CLAIMS, FACTS
+
+say("| id | it is said that |\n|---|---|\n" + "\n".join(f"| `{name}` | {text} |" for name, text in CLAIMS.items()))
+
+# %%
+say("| id | fact | place |\n|---|---|---|\n" + "\n".join(f"| `{name}` | {fact.text} | {fact.place} |" for name, fact in FACTS.items()))
+
+# %% [markdown]
+# {{card lore}}
+#
+# For each claim, the id of the fact that refutes it. Each claim has one, no fact serves two, and five of the facts refute none: they are true, about the same systems, and beside the point.
+
+# %% ng="solution:lore"
+def lore():
+    """What refutes each of the folk claims: {id of the claim: id of the fact}, all seventeen."""
+    ### BEGIN SOLUTION
+    return {
+        "webgpt": "f12", "prm800k": "f07", "rbr": "f13", "o1": "f06", "tools": "f15", "constitution": "f08", "claude37": "f03", "thoughts": "f17",
+        "rlaif": "f04", "sparrow": "f02", "alphaproof": "f18", "alphaevolve": "f05", "robots": "f11", "benchmarks": "f01", "weights": "f19",
+        "tampering": "f10", "robot_demo": "f16",
+    }  # fmt: skip
+    ### END SOLUTION
+
+
+# %% ng="test:lore"
+check(lore)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> If the fact were false, could the claim be true? If it could be true either way, the fact does not refute it. </details>
+# <details><summary>Hint 2: where to look</summary> The place of a fact is a section about one system (3: OpenAI, 4: Anthropic, 5: Google DeepMind), or 12, which is about inferences in general. </details>
+# <details><summary>Hint 3: almost code</summary> Do the systems by name first: eleven claims have a fact from their own section. Then the claims about what may be inferred (tools, benchmarks, weights, thoughts), then what remains. </details>
+
+# %% [markdown]
+# ## Part D · A table of claims
+#
+# For every announcement the same eleven rows, filled before anybody says how the system was trained:
+
+# %%
+say("| field | what is needed before the row can be filled |\n|---|---|\n" + "\n".join(f"| `{field}` | {needed} |" for field, needed in FIELDS.items()))
+
+# %% [markdown]
+# {{card claims_table}}
+#
+# The lines of an excerpt, in our words, with the places where the source has them; and twelve claims. Label each claim:
+#
+# - **D** if a line *says* it: give that line;
+# - **I** if it can be computed or concluded from lines without a guess, and stands in none: give *all* lines that it rests on;
+# - **U** otherwise, with no lines. A claim may be plausible, even probable, and U. A row that is absent is U.
+#
+# Anything that has to be assumed besides, such as "used about equally often", is a guess.
+
+# %%
+from course.evidence.excerpt import CLAIMED, EXCERPT
+
+say("| line | the excerpt | place |\n|---|---|---|\n" + "\n".join(f"| `{name}` | {text} | {place} |" for name, (text, place) in EXCERPT.items()))
+
+# %%
+say("| claim | field | |\n|---|---|---|\n" + "\n".join(f"| `{name}` | `{field}` | {text} |" for name, (field, text) in CLAIMED.items()))
+
+# %% ng="solution:claims_table"
+def claims_table():
+    """Label and lines of each claim: {"c01": ("D", ["e3"]), "c02": ("I", ["e4", "e5"]), "c03": ("U", []), ...}."""
+    ### BEGIN SOLUTION
+    return {
+        "c01": ("D", ["e2"]),
+        "c02": ("I", ["e3", "e4"]),
+        "c03": ("U", []),
+        "c04": ("U", []),
+        "c05": ("D", ["e5"]),
+        "c06": ("D", ["e6"]),
+        "c07": ("D", ["e7"]),
+        "c08": ("U", []),
+        "c09": ("I", ["e10", "e11"]),
+        "c10": ("U", []),
+        "c11": ("U", []),
+        "c12": ("I", ["e1"]),
+    }
+    ### END SOLUTION
+
+
+# %% ng="test:claims_table"
+check(claims_table)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Could the lines all be true and the claim false? Then it is U. </details>
+# <details><summary>Hint 2: where to look</summary> Three claims are arithmetic on one or two lines. Of the others, look for the word that the line does not have: "because", "equally", "PPO", "weights", "more than". </details>
+# <details><summary>Hint 3: almost code</summary> Four D, three I, five U. </details>
+
+# %% [markdown]
+# {{card conflicts}}
+#
+# Sources disagree. Of InstructGPT, one says a KL coefficient of 0.02 and another 0.2 for the same paper; a reward model that starts from GPT-3, and one that starts from the supervised policy. Whoever takes one of them without a word has decided what nobody can check any more. So both stand:
+#
+# - a `Claim` has a `field`, a `text`, a `label`, a `place` (if D), `premises` (if I), and perhaps `about`: the quantity that it gives, as "KL coefficient";
+# - a **conflict** is a field and a quantity of which D claims with *different* texts are in the table. It holds all D claims about that quantity, in the order of the table.
+#
+# Claims without a quantity add to each other and never conflict; nor do I and U claims; nor do two places that say the same.
+
+# %%
+DISAGREEING = EvidenceTable(
+    (
+        Claim("optimizer", "PPO with a ratio clip of 0.2", "D", "A 3.3"),
+        Claim("optimizer", "0.02", "D", "A 3.3", about="KL coefficient"),
+        Claim("reward", "a GPT-3 checkpoint", "D", "A 3.3", about="start of the reward model"),
+        Claim("optimizer", "0.2", "D", "B line 203", about="KL coefficient"),
+        Claim("reward", "the SFT model", "D", "B line 203", about="start of the reward model"),
+        Claim("reward", "the SFT model", "D", "C ftip-002P", about="start of the reward model"),
+    )
+)
+print(Conflict.__doc__)
+print(*DISAGREEING.claims, sep="\n")
+
+# %% ng="solution:conflicts"
+def conflicts(table):
+    """Where the sources of a table disagree.
+
+    table     EvidenceTable: .claims, a tuple of Claims
+    returns   list of Conflict(field, about, claims), claims a tuple, in the order in which the quantities first appear
+    """
+    ### BEGIN SOLUTION
+    told = {}
+    for claim in table.claims:
+        if claim.label == "D" and claim.about:
+            told.setdefault((claim.field, claim.about), []).append(claim)
+    return [Conflict(field, about, tuple(claims)) for (field, about), claims in told.items() if len({c.text for c in claims}) > 1]
+    ### END SOLUTION
+
+
+# %% ng="test:conflicts"
+check(conflicts)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Three sources, two of which agree: how many conflicts, with how many claims? </details>
+# <details><summary>Hint 2: where to look</summary> Group the D claims that have a quantity by <code>(field, about)</code>; a dict keeps the order of insertion. </details>
+# <details><summary>Hint 3: almost code</summary> <code>told.setdefault((c.field, c.about), []).append(c)</code>, then a <code>Conflict</code> for each group with more than one text. </details>
+
+# %% [markdown]
+# ## Part E · Fifty-six cards
+#
+# The sources of this course describe 56 systems and methods. Each has a card: the eleven rows with label, text and place, and where the course does the same in small, or that it doesn't. `course cards` writes them all to one page with filters; open it beside this notebook. Cards of closed releases say what is unknown.
+#
+# First the question that everybody asks of every system: what kind of loop was it? Five are confused most often (source A, 2.6), and the course has an example of each.
+#
+# | loop | what changes | fresh samples of the policy? | in this course |
+# |---|---|---|---|
+# | supervised fine-tuning, cloning | the policy | no | level 0, Experiment C; level 4, Experiment C |
+# | reward-model training | the judge | no, once the data are there | level 1, Experiment A |
+# | online RL | the policy, mostly a value model too | yes | level 2, Experiment B; level 4, Experiment D |
+# | rejection sampling, search | nothing | yes, at inference or for data | level 3, Experiments D and E |
+# | orchestration at run time | not necessarily anything | it acts live | level 6: a router before two policies |
+#
+# One system may use all five. Evidence for one is none for the others.
+
+# %% [markdown]
+# ### Experiment C · How deep does disclosure go?
+#
+# All cards of the three laboratories' systems, counted: in how many of them is the row D? And *your* `conflicts` on every card.
+#
+# **Predict before you run:** which row is disclosed least often? Is there a laboratory that discloses more than the others, or does it depend on something else? How many of the 56 cards have a conflict between our own sources?
+
+# %%
+prediction_c = ""
+
+# %% tags=["experiment"]
+from course.evidence.cards import label_counts, load_cards
+
+cards = load_cards()
+ASKED = [field for field in FIELDS if field != "unknowns"]  # that row is a list of what is U
+shown = [field.replace("_", " ").replace("sft", "SFT") for field in ASKED]
+laboratories = ("OpenAI", "Anthropic", "Google DeepMind")
+systems = [card for card in cards if card.laboratory in laboratories]
+by_laboratory = {name: [card for card in systems if card.laboratory == name] for name in laboratories}
+depth = {name: label_counts(found) for name, found in by_laboratory.items()}
+together = label_counts(systems)
+least = min(ASKED, key=lambda field: together[field]["D"])
+pictures.shares(
+    {f"{name}, {len(by_laboratory[name])} systems": [(depth[name][field]["D"], len(by_laboratory[name])) for field in ASKED] for name in laboratories}
+    | {"all three": [(together[field]["D"], len(systems)) for field in ASKED]},
+    shown, title=f"The row that is disclosed least often: {least.replace('_', ' ')}, in {together[least]['D']} of {len(systems)} systems",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+disclosed = {card.name: sum(card.labels[field] == "D" for field in ASKED) for card in systems}
+closed = [card.name for card in systems if "closed release" in card.mechanisms]
+deepest = max(disclosed, key=disclosed.get)
+pictures.marks(
+    {card.name: [card.labels[field] for field in ASKED] for card in sorted(systems, key=lambda card: card.year or "9")}, shown, pictures.LABELS,
+    title=f"By year. Rows that are D, of {len(ASKED)}: {deepest} {disclosed[deepest]}; the {len(closed)} closed ones {min(disclosed[c] for c in closed)} to {max(disclosed[c] for c in closed)}",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+disagreements = [(card.name, conflict) for card in cards for conflict in conflicts(card.table)]
+say(
+    f"**What came out.** Of {len(systems)} systems of the three laboratories, the optimizer is disclosed in {together['optimizer']['D']}, the compute in {together['compute']['D']}; of the {len(closed)} cards of closed releases and products, in "
+    f"{sum(card.labels['optimizer'] == 'D' for card in systems if card.name in closed)} and {sum(card.labels['compute'] == 'D' for card in systems if card.name in closed)}. Our own sources disagree in {len(disagreements)} places on {len({name for name, _ in disagreements})} of {len(cards)} cards:\n\n"
+    "| card | quantity | what is said, and where |\n|---|---|---|\n"
+    + "\n".join(f"| {name} | {conflict.about} | " + "; ".join(f"{claim.text} ({claim.place})" for claim in conflict.claims) + " |" for name, conflict in disagreements)
+    + f"\n\nYou predicted: {prediction_c or 'nothing'}."
+)  # fmt: skip
+
+# %% [markdown]
+# An empty row has no single meaning. A method's card has no compute because a method has none; a paper on preference data has no environment because there is none beyond the prompt; a release has no optimizer because nobody says.
+#
+# **What the figures cannot show:** what the laboratories have published. They show what *three* sources say of it, and one of these is itself a survey: a row that is U here may be D in the paper. Before you write "not disclosed" about a system, look in its own report.
+
+# %% [markdown]
+# ## Part F · Exit test: a report, and your own run
+
+# %% [markdown]
+# {{card audit_report}}
+#
+# Write your name below. It draws your announcement out of 200: an invented laboratory and model, numbered sentences `s1`, `s2`, ..., and six lines `h1` to `h6` in which a newsletter retells it. Hand in three things:
+#
+# - `"report"`: its id, as in "R-017";
+# - `"table"`: for each row, by the question printed below, label and places. **D**: a sentence that answers it. **I**: *all* sentences it is computed from, if no sentence gives it and arithmetic does. **U**: none, or leave the row out. A sentence that speaks of the topic and does not
+#   answer the question, such as one that praises, leaves the row U. The row `unknowns` is the list of the fields that are U;
+# - `"over_claims"`: the lines that claim more than the announcement says, each with the reason, from the list. Numbers are worth their conditions, words what they mean (7.2).
+
+# %%
+NAME = "the reference solution"  # write your own
+
+# %%
+from course.evidence.lint import REASONS
+from course.evidence.reports import QUESTIONS, drawn_id, find_report
+
+print(find_report(drawn_id(NAME)))
+
+# %%
+say("| row | the question |\n|---|---|\n" + "\n".join(f"| `{field}` | {question} |" for field, question in QUESTIONS.items()))
+say("| reason | what it means |\n|---|---|\n" + "\n".join(f"| `{why}` | {text} |" for why, text in REASONS.items()))
+
+# %% ng="solution:audit_report"
+def audit_report():
+    """Your audit: {"report": id, "table": {field: (label, [places]), ..., "unknowns": [fields]}, "over_claims": {"h2": reason, ...}}."""
+    ### BEGIN SOLUTION
+    return {
+        "report": "R-077",
+        "table": {
+            "base_checkpoint": ("D", ["s2"]),
+            "sft_data": ("I", ["s11", "s15"]),
+            "environment": ("U", []),
+            "feedback": ("D", ["s4"]),
+            "reward": ("U", []),
+            "optimizer": ("U", []),
+            "rollouts": ("D", ["s16"]),
+            "compute": ("D", ["s7"]),
+            "inference": ("I", ["s6", "s14"]),
+            "evaluation": ("D", ["s1", "s13"]),
+            "unknowns": ["environment", "reward", "optimizer"],
+        },
+        "over_claims": {"h1": "optimizer_from_rl", "h3": "condition_dropped", "h5": "cause_not_said"},
+    }
+    ### END SOLUTION
+
+
+# %% ng="test:audit_report"
+check(audit_report)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> For each row: which sentence would you show to somebody who doubts the answer? If none, is there arithmetic that needs nothing but sentences? </details>
+# <details><summary>Hint 2: where to look</summary> Your own <code>follows</code> and <code>read_number</code> on the newsletter's lines, as in Experiment A; then look at the system's name, which they do not compare. </details>
+# <details><summary>Hint 3: almost code</summary> There are three or four over-claims. For a line with a number, find the sentence with the same value and compare benchmark, unit, budget, comparator, adjustment and system, in this order: the first that differs is the reason. </details>
+
+# %% [markdown]
+# {{card audit_run}}
+#
+# Before a result is called reproduced, source A (13) wants fourteen things. The ledger of level 6 holds some of them in its rounds, others a run must declare once. Paste the JSON that you wrote at the end of level 6 (its text, between the quotation marks, or read it from the file while you work and paste it before you hand in). For each of the fourteen items say:
+#
+# - `"met"`: all of it is recorded, and one place where;
+# - `"missing"`: a part of it is not, and the first place where it should have been recorded (`"declaration.runs.interval"`);
+# - `"not applicable"`: the run declares so, with a reason, where that is possible at all; and the place of the declaration.
+#
+# An honest "missing" is worth the same points as "met". If you have no ledger, there is a recorded one: `course.evidence.checklist.example_run()` gives its text. It earns 8 of the 10 points.
+
+# %%
+from course.evidence import checklist as rules
+
+say("| item | what it asks for | where it is recorded |\n|---|---|---|\n" + "\n".join(f"| `{name}` | {asks} | {', '.join(f'`{place}`' for place in places)} |" for name, (asks, places) in rules.CHECKLIST.items()))
+print(rules.__doc__)
+
+# %% ng="solution:audit_run"
+def audit_run():
+    """The audit of your own run: {"export": JSON text, "items": {item: (status, place)}}, all fourteen."""
+    ### BEGIN SOLUTION
+    return {}
+    ### END SOLUTION
+
+
+# %% ng="test:audit_run"
+check(audit_run)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> Could somebody who has only this export do the item's part of the work again? </details>
+# <details><summary>Hint 2: where to look</summary> <code>data = json.loads(audit_run()["export"])</code>; then <code>data["declaration"]</code> item by item beside the printed list, and <code>data["entries"][0]["round"]</code> for the rest. </details>
+# <details><summary>Hint 3: almost code</summary> A declared object must hold *all* its parts; null is allowed only for settings that a recipe need not have. Several seeds of the whole run are two at least. </details>
+
+# %% [markdown]
+# ### Experiment D · Two runs on one list
+#
+# The checklist over your run, as the package reads it, beside the recorded example and beside what you said.
+#
+# **Predict before you run:** in how many of the fourteen items do you and the package agree? Which item would no run of this course meet?
+
+# %%
+prediction_d = ""
+
+# %% tags=["experiment"]
+mine = audit_run()
+runs = {"the recorded example": rules.example_run(), "the run you handed in": mine.get("export") or rules.example_run()}
+MARKS = {"met": "+", "missing": "–", "not applicable": "n"}
+LEGEND = {"+": ("met", *pictures.LABELS["D"][1:]), "–": ("missing", *pictures.LABELS["I"][1:]), "n": ("not applicable", *pictures.LABELS["U"][1:]), "?": ("not said", "white", "black")}
+by_package = {name: {item.field: item for item in rules.checklist(text)} for name, text in runs.items()}
+said = {item: status for item, (status, _) in mine.get("items", {}).items()}
+rows = {name: [MARKS[found[item].status] for item in rules.CHECKLIST] for name, found in by_package.items()}
+rows["what you said of it"] = [MARKS.get(said.get(item), "?") for item in rules.CHECKLIST]
+met = sum(mark == "+" for mark in rows["the run you handed in"])
+pictures.marks(rows, list(rules.CHECKLIST), LEGEND, title=f"Your run meets {met} of {len(rules.CHECKLIST)} items of the checklist")
+
+# %% tags=["experiment"]
+agree = sum(said.get(item) == by_package["the run you handed in"][item].status for item in rules.CHECKLIST)
+say(
+    f"**What came out.** You and the package agree on {agree} of {len(rules.CHECKLIST)} items.\n\n| item | your run | found, or where it should stand |\n|---|---|---|\n"
+    + "\n".join(f"| {item.field} | {item.status} | {(item.found or item.place)[:160]} |" for item in by_package["the run you handed in"].values())
+    + f"\n\nYou predicted: {prediction_d or 'nothing'}."
+)
+
+# %% [markdown]
+# **What it cannot show:** that a run with fourteen marks is right. The list asks whether something is *recorded*. A wrong revision, a split that leaks, and a grader with a hole in it can all be recorded with care; what a record gives is that somebody else can find out.
+#
+# And a mechanism that is reproduced stays what it is: another model, on other data, in another environment. This course reproduces mechanisms. It is not InstructGPT.
+
+# %% [markdown]
+# ## Questions, marked by a person
+
+# %% [markdown]
+# **Q1.** "Our new agent was trained end to end with reinforcement learning in 40,000 environments and reaches 71.3 % on LongRepair, up from 55.9 %." Write down the rows of the evidence table that this sentence fills, with label, and name three rows whose emptiness makes the comparison of 71.3 and 55.9 uninterpretable.
+
+# %% [markdown] ng="manual:question_sentence:3"
+# Filled: environment in part (D: 40,000 environments; what is observed, acted, reset: U); optimizer: reinforcement learning is disclosed, the algorithm U; rollouts: U (environments are no episodes); evaluation in part (D: benchmark and value; budget, judge, variance U). Interpretable only with: inference (samples, reasoning budget, tools for both
+# numbers: a larger budget alone can make the difference), evaluation (same version, contamination, several runs: a difference without spread), base checkpoint (the older number may be of another base model, so the gain need not be the training's). *(Full marks: RL without algorithm is U in the optimizer row; environments are no count of episodes; three rows with a reason each.)*
+
+# %% [markdown]
+# **Q2.** Two surveys give InstructGPT's KL coefficient as 0.02 and as 0.2. You want to run the recipe in small. What do you write into your report, what do you run, and what would settle the matter?
+
+# %% [markdown] ng="manual:question_conflict:3"
+# Report both values with their places and that they conflict; say which one the run uses, and that this was a choice, with its reason. Run both, because a factor of ten in the KL price changes what is optimised, and report both curves (reward, gold, KL); do not pick the better afterwards without saying so. What would settle it: the primary source (the paper's appendix), and what the coefficient
+# multiplies there: per token or per sequence, in the reward or in the loss, reward normalised or not, could make both values right in different units. *(Full marks: both stand with places; the choice is declared or both are run; the primary source, or a difference of convention that explains it.)*
+
+# %% [markdown]
+# **Q3.** A colleague fills an evidence table for a closed release and labels "trained with PPO" as I, with the premises "the laboratory published PPO in 2022" and "the model behaves like a model trained with PPO". Say what is wrong with each premise, which label is right, and what you would accept as I about this release.
+
+# %% [markdown] ng="manual:question_inference:3"
+# The first premise is about another system: lineage of a laboratory is no disclosure about a release. The second is behaviour, which many kinds of training produce; it is compatible with PPO and does not imply it (and nobody has measured what "behaves like" means). Both may be true and the claim false, so U. Acceptable as I: what follows from what is said of *this* release without a guess, such as arithmetic on
+# its own numbers (a mean per prompt, a rate implied by a relative number), or a bound (at most 36 pairs from rankings of nine), with premises from its report, and said to be inferred. *(Full marks: both premises; U; an example of a bounded inference.)*
+
+# %% [markdown]
+# ## What to read next
+#
+# - The primary sources themselves, one of each kind: Ouyang et al. (2022), InstructGPT, with its appendices; a system card of a closed release; and the announcement of the same release. Fill the eleven rows for each.
+# - Mitchell et al. (2019), Model cards for model reporting. Pineau et al. (2021), Improving reproducibility in machine learning research, with a checklist.
+# - Lee et al. (2023), RLAIF, with Appendix J on length; Gao, Schulman and Hilton (2022), on what a rising proxy is worth.
+# - `course cards`: the fifty-six cards, filtered by the laboratory, mechanism and label that you are about to write about.
+# - In this package, after handing in: `course/evidence`, and `autograder/`, whose checks had to prove themselves on mistakes. That was the course. What you build next, somebody will read as you have read here.
+
+# %%
+from course.doctor import peak_memory
+
+print(f"peak memory {peak_memory():.0f} MB")
