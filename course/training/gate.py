@@ -181,12 +181,25 @@ class GatedReuse:
 
 # ---------------------------------------------------------------- samples saved against quality
 
-# A small clone of an expert with slips, which GRPO improves in a few dozen steps.
+# A hasty clone whose actions are often no actions at all. What it is to learn can be learned in a few dozen updates: to act so that the
+# environment runs it, and to come to an end. That is the quality here, and no claim about right answers.
 DECODER = DecoderConfig(vocab_size=tool_agent.TOKENIZER.vocab_size, layers=2, width=32, heads=2, max_length=96)
-HORIZONS, SHOWN, SLIPS, CLONE_STEPS, CLONE_LR = (2,), 300, 0.3, 180, 1e-2
-GROUPS, GROUP_SIZE, LR, UPDATES, LIMIT, WINDOW, THRESHOLD = 8, 4, 3e-3, 48, 6, 8, 2.0
+HORIZONS, SHOWN, CLONE_STEPS, CLONE_LR = (2,), 200, 25, 1e-2
+GROUPS, GROUP_SIZE, LR, UPDATES, LIMIT, WINDOW, THRESHOLD = 8, 8, 1e-3, 24, 4, 8, 2.0
 ARMS = {"fresh": (1, float("inf")), "fixed": (LIMIT, float("inf")), "gated": (LIMIT, THRESHOLD)}  # limit and threshold
-EVALUATED = 96
+EVALUATED = 64
+
+
+def executed_share(record: Record) -> float:
+    """Of the actions, those that were run; 0 for an episode that was cut off."""
+    return (record.ending == "terminated") * sum(step.outcome == "executed" for step in record.steps) / len(record.steps)
+
+
+def _feedback(records: Sequence[Record], seed: int) -> list[FeedbackEvent]:
+    return [
+        FeedbackEvent(record.content_hash, "score", executed_share(record), ("trajectory",), "executed_share", "1")
+        for record in records
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -195,7 +208,7 @@ class ReuseRun:
 
     seed: int
     arm: str
-    success: float  # of sampled episodes on held-out tasks
+    quality: float  # mean executed_share of sampled episodes on held-out tasks
     before: float  # the clone's
     sampled_tokens: int
     trained_tokens: int
@@ -212,7 +225,7 @@ def small_clone(seed: int) -> Policy:
     policy = Policy(Decoder(DECODER, seed), tool_agent.TOKENIZER, tool_agent.SERIALIZER)
     world, tasks = tool_agent.task_world(), three_tools_tasks(SHOWN, seed, pool="bootstrap", horizons=HORIZONS)
     shown = scripted_episodes(
-        [demonstrate(task, world, seed, slips=SLIPS) for task in tasks], world, tasks, tokenizer=tool_agent.TOKENIZER,
+        [demonstrate(task, world, seed) for task in tasks], world, tasks, tokenizer=tool_agent.TOKENIZER,
         serializer=tool_agent.SERIALIZER, grader=tool_agent.grade, environment_seeds=[seed] * SHOWN,
     )  # fmt: skip
     for _ in clone(policy, shown, steps=CLONE_STEPS, lr=CLONE_LR, batch_size=32, seed=seed):
@@ -228,19 +241,20 @@ def reuse_run(seed: int, arm: str, start: Policy, *, updates: int = UPDATES) -> 
     """Train a copy of start until `updates` optimiser steps are committed, and what it came to."""
     limit, threshold = ARMS[arm]
     policy, config = copy.deepcopy(start), GrpoConfig(GROUP_SIZE, beta=0.0, how="token", minibatches=1)
-    reuse = GatedReuse(
-        tool_round(groups=GROUPS, config=config, tasks=small_tasks), GradientGate(WINDOW, threshold), limit=limit, config=config
-    )
+    base = replace(tool_round(groups=GROUPS, config=config, tasks=small_tasks), feedback=_feedback)
+    base = replace(base, versions={**base.versions, "feedback": "executed_share@1"})
+    reuse = GatedReuse(base, GradientGate(WINDOW, threshold), limit=limit, config=config)
     learner, ledger = Learner({"actor": policy}, lr=LR), ()
     for entry in run_rounds(learner, reuse.operators(), rounds=2 * updates, seed=seed):  # at most one rejection per batch
         ledger = (*ledger, entry)
         if sum(e.round.decision == "accept" for e in ledger) == updates:
             break
     tasks = tool_agent.held_out(EVALUATED, horizons=HORIZONS)
-    success = [tool_agent.evaluate(p, tasks, temperature=1.0).success for p in (start, policy)]
+    found = [tool_agent.attempts(p, tasks).records for p in (start, policy)]
+    quality = [sum(map(executed_share, records)) / len(records) for records in found]
     spent, thrown = total_cost(ledger), [e for e in ledger if e.round.decision == "reject"]
     made = ReuseRun(
-        seed=seed, arm=arm, success=success[1], before=success[0], sampled_tokens=int(spent["sampled_tokens"]),
+        seed=seed, arm=arm, quality=quality[1], before=quality[0], sampled_tokens=int(spent["sampled_tokens"]),
         trained_tokens=int(spent["trained_tokens"]), batches=len({e.round.trajectory for e in ledger}), rejected=len(thrown),
         wasted=int(total_cost(thrown)["trained_tokens"]),
     )  # fmt: skip
