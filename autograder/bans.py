@@ -1,6 +1,7 @@
 """Library calls that an exercise's card bans, and copies of the reference, found on the syntax tree: the code is read, never run.
 
-A banned call takes the exercise's points; a copy of the package's function is only flagged, for a person to judge.
+A banned call takes the exercise's points; a copy of the package's function is only flagged, for a person to judge. A name with dots in
+it is banned where it comes from there only, as course.language.stamp.digest beside the digest() of a hash.
 """
 
 import ast
@@ -183,17 +184,19 @@ def _free_names(node: ast.stmt) -> list[str]:
 def _banned_name(node, banned: set[str], aliases: dict[str, str], functions: dict[str, list[ast.stmt]], own: str) -> str:
     """`x.log_softmax`, an import under any alias, or a string that names the call (getattr); a student's own function may bear the name."""
     if isinstance(node, ast.Attribute):
-        root = node
+        root, path = node, []
         while isinstance(root, ast.Attribute):
-            root = root.value
+            root, path = root.value, [root.attr, *path]
         full = aliases.get(root.id, root.id) if isinstance(root, ast.Name) else ""
-        if node.attr in banned:
+        if node.attr in banned or ".".join((full, *path)) in banned:
             return node.attr
         if node.attr == own and full.startswith(PACKAGE):
             return f"the package's own {own}"
     elif isinstance(node, ast.Name) and node.id in aliases and _imported(node.id, functions):
         full = aliases[node.id]
         last = full.split(".")[-1]
+        if full in banned:
+            return full
         parts = [last] if full.startswith(PACKAGE) else full.split(".")[::-1]
         if any(part in banned for part in parts):
             return next(part for part in parts if part in banned)
@@ -235,7 +238,9 @@ def names(sources: list[str]) -> set[str]:
 def paths(sources: list[str]) -> set[str]:
     """Strings that name a folder of the grader's inside the sandbox: its inputs hold every function that a bug hunt will show."""
     tree = _parse(sources)
-    texts = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)} if tree is not None else ()
+    texts = (
+        {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)} if tree is not None else ()
+    )
     return {text for text in texts if text.split("/", 2)[:1] == [""] and text.split("/", 2)[1:2] in (["in"], ["out"], ["site"])}
 
 

@@ -89,9 +89,11 @@ from course.accounting.budget import admit as admit
 from course.accounting.ledger import append_round as append_round, verify_ledger as verify_ledger
 from course.credit.vtrace import vtrace as vtrace
 from course.language.stamp import policy_stamp as policy_stamp
+from course.rollout.attempts import attempt_annotations as attempt_annotations
 from course.systems.ablation import attribute as attribute
 from course.systems.batching import balanced_batch as balanced_batch
 from course.systems.staleness import effective_sample_size as effective_sample_size, staleness_report as staleness_report
+from course.training.gate import GradientGate as GradientGate
 
 # level 7
 from course.evidence.claims import conflicts as conflicts
