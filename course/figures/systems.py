@@ -274,28 +274,6 @@ def chain(entries: Sequence[Mapping[str, Any]], bad: int | None, *, title: str) 
     return figure
 
 
-def forecast(
-    path: Sequence[float | int], jump: tuple[int, float | int], recovery: Sequence[float | int], *, title: str, y: str
-) -> Any:
-    """A measured path by update, a forecast that leaves it at (update, value), and what recovery updates make of the forecast."""
-    figure, (panel,) = canvas(1, width=7.0, height=3.8, title=title)
-    panel.plot(range(len(path)), path, color=BLUE, marker="o", markersize=4, label="updates that were made")
-    at, value = jump
-    panel.plot([len(path) - 1, at], [path[-1], value], color=ORANGE, linestyle=":", label="forecast")
-    panel.plot([at], [value], color=ORANGE, marker="*", markersize=13, linestyle="")
-    panel.plot(
-        [at + i for i in range(len(recovery) + 1)],
-        [value, *recovery],
-        color=GREEN,
-        marker="^",
-        markersize=5,
-        label="recovery updates",
-    )
-    panel.legend(frameon=False)
-    label(panel, x="update", y=y)
-    return figure
-
-
 # ------------------------------------------------------------------ which cause was it?
 
 

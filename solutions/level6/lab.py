@@ -219,6 +219,7 @@ from tqdm.auto import tqdm
 from course.figures import say
 from course.figures import systems as pictures
 
+# %% tags=["experiment"]
 # the run stands here
 
 # %% [markdown]
@@ -269,15 +270,83 @@ check(balanced_batch)
 # %% [markdown]
 # ### Experiment B · The law that a learner sees
 #
-# Workers run tasks of three lengths, which are sampled equally often; the long ones wait for tools whose times have a heavy tail. In simulated time a learner takes its batches in two ways: what is **completed first**, and by *your* `balanced_batch`. The strata are counted at four stages: sampling, completion, reward, optimisation.
+# Workers run tasks of three lengths, which are sampled equally often; their times have a heavy tail. What began more than a few updates ago is too old, and left out (`LIMIT` in the cell below). In simulated time a learner takes its batches in two ways: those that are **completed first**, and by *your* `balanced_batch`. The strata are counted at four stages: sampling, completion, reward, optimisation.
 #
-# **Predict before you run:** what share of a completed-first batch is long tasks, early and at the end? What does balance cost in waiting?
+# **Predict before you run:** which share of the batches is long tasks if the first to finish are taken, and at which stage do they disappear? What does balance cost in waiting?
 
 # %%
 prediction_b = ""
 
 # %% tags=["experiment"]
-# the run stands here
+import heapq
+
+from course.systems.batching import completed_first, distance, horizon_log
+
+SCALES = {"short": 1.0, "middle": 4.0, "long": 16.0}  # least seconds of an episode; times have a Pareto tail of shape 1.5
+WORKERS, BATCH, LIMIT, STEP_SECONDS, UPDATES = 160, 24, 4, 2.0, 20 if FAST else 120
+EVEN = {stratum: BATCH // len(SCALES) for stratum in SCALES}
+
+
+def simulated(choose):
+    """Learn in simulated time: (horizon log, share of the time that the learner waits, seconds in all, updates by age)."""
+    draw = random.Random(f"level 6 batches {SEED}")
+    clock, waited, version = 0.0, 0.0, 0
+    strata, born, running, queue = {}, {}, [], []
+    completed, rewarded, optimised = [], [], []
+
+    def begin(at):
+        number = len(strata)
+        strata[number], born[number] = draw.choice(list(SCALES)), version
+        heapq.heappush(running, (at + SCALES[strata[number]] * draw.paretovariate(1.5), number, at))
+
+    def complete():
+        at, number, since = heapq.heappop(running)
+        completed.append(number)
+        if draw.random() < 0.97:  # a few rewards never come, whatever the task
+            rewarded.append(number)
+            queue.append(Waiting(number, strata[number], since, at))
+        begin(at)
+        return at
+
+    for _ in range(WORKERS):
+        begin(0.0)
+    while version < UPDATES:
+        queue = [waiting for waiting in queue if version - born[waiting.number] <= LIMIT]
+        picked = choose(queue)
+        if picked is None:
+            at = complete()
+            waited, clock = waited + max(0.0, at - clock), max(clock, at)
+            continue
+        taken = {queue[place].number for place in picked}
+        optimised += sorted(taken)
+        queue = [waiting for waiting in queue if waiting.number not in taken]
+        clock, version = clock + STEP_SECONDS, version + 1
+        while running[0][0] <= clock:
+            complete()
+    return horizon_log(strata, completed, rewarded, optimised), waited / clock, clock
+
+
+WAYS = {"completed first": lambda queue: completed_first(queue, BATCH), "your balanced batches": lambda queue: balanced_batch(queue, EVEN)}
+logs, waits, hours = {}, {}, {}
+for way, choose in tqdm(WAYS.items(), desc="ways"):
+    logs[way], waits[way], hours[way] = simulated(choose)
+first = logs["completed first"]
+pictures.stages(
+    logs, title=f"Long tasks: {first['sampling']['long']:.0%} of what is sampled, {first['optimisation'].get('long', 0.0):.0%} of what is learned from if the first to finish are taken, {logs['your balanced batches']['optimisation']['long']:.0%} balanced",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+say(
+    f"**What came out**, after {UPDATES} updates with a staleness limit of {LIMIT}:\n\n| way | short | middle | long | distance from the sampled law | the learner waits | seconds for an update |\n|---|---|---|---|---|---|---|\n"
+    + "\n".join(
+        f"| {way} | " + " | ".join(f"{log['optimisation'].get(stratum, 0.0):.0%}" for stratum in SCALES) + f" | {distance(log['sampling'], log['optimisation']):.2f} | {waits[way]:.0%} | {hours[way] / UPDATES:.1f} |"
+        for way, log in logs.items()
+    )
+    + f"\n\nYou predicted: {prediction_b or 'nothing'}."
+)  # fmt: skip
+
+# %% [markdown]
+# The batches of those that finish first are full sooner, so the learner moves on faster, so long episodes are too old when they come: each of the three steps is reasonable, and together they drop a part of the law. The mean reward of such a batch rises while the policy stays as it is, because short tasks are the easier ones.
 
 # %% [markdown]
 # **What the figure cannot show:** that balance is free. A stratum that never finishes stops every batch; so quotas need a time limit, and what a limit cuts off is *truncated*, not failed (6.1). And strata have to be known beforehand: a bias inside a stratum stays.
@@ -304,7 +373,46 @@ prediction_c = ""
 # A reward may come from tests, judges or people: out of order, twice, after a failure and a retry, or never. What has no reward is **missing**, which is not 0: a timeout that counts as 0 teaches that long tasks are bad. And nobody else waits for it.
 
 # %% tags=["experiment"]
-# the run stands here
+import heapq
+
+from course.feedback.events import FeedbackEvent
+from course.systems.reward_service import Desk, Retry
+
+desk = Desk("tests", "4", Retry(attempts=3, timeout=8, backoff=1, factor=2))
+draw, names = random.Random(f"level 6 late {SEED}"), [f"episode {i}" for i in range(8)]
+for name in names:
+    desk.ask(name, 0.0)
+clock, coming, bars = 0.0, [], {name: [] for name in names}
+while clock < math.inf:
+    for send in desk.due(clock):
+        kind = draw.choices(("answered", "failed", "never answered"), (4, 3, 4))[0]
+        takes = {"answered": draw.lognormvariate(0.7, 0.8), "failed": draw.uniform(0.2, 1.5), "never answered": math.inf}[kind]
+        ends = min(clock + takes, clock + desk.retry.timeout)
+        bars[send.record].append((clock, ends, kind if takes < desk.retry.timeout else "never answered"))
+        if takes < desk.retry.timeout:
+            heapq.heappush(coming, (clock + takes, send.record, send.attempt, kind))
+    clock = min(coming[0][0] if coming else math.inf, desk.next_time())
+    desk.expire(clock)
+    while coming and coming[0][0] <= clock:
+        _, name, attempt, kind = heapq.heappop(coming)
+        if kind == "failed":
+            desk.fail(name, attempt, "the service is unavailable", clock)
+        else:
+            desk.answer(name, FeedbackEvent(name, "score", draw.choice((0, 10)), ("trajectory", "hidden tests"), "tests", "4"))
+events = [desk.event(name) for name in names]
+missing = [event for event in events if event.kind == "abstention"]
+settled = [max(end for _, end, _ in bars[name]) for name in names]
+pictures.late_rewards(
+    bars, {name: "missing" if event.kind == "abstention" else f"{event.value}" for name, event in zip(names, events)},
+    title=f"{len(names) - len(missing)} of {len(names)} rewards came, half of them within {statistics.median(settled):.1f} s, the last word after {max(settled):.1f} s; {len(missing)} missing, with no 0 in their place",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+scores = [event.value for event in events if event.kind == "score"]
+say(
+    f"The mean over the rewards that are there is {statistics.mean(scores):.2f}; with the missing ones as 0 it would be {sum(scores) / len(names):.2f}, and every baseline of a group with it. "
+    + "; ".join(f"{event.record}: `{event.kind}`, value {event.value}, because *{event.reason}*" for event in missing[:2])
+)
 
 # %% [markdown]
 # ## Part C · Which policy was it?
@@ -383,12 +491,12 @@ def attempt_annotations(record, current_policy):
     current_policy   CurrentPolicy: .stamp, .update (int), .clip (float), .logprobs (function of a record: the same tokens' log-
                      probabilities now), .inserted and .uses (mappings from content_hash to int; a record without uses was used 0 times)
     returns          Annotation(stamp, ratios: tuple of floats, clipped: tuple of bools, age: int, reuse: int); ValueError if the record
-                     was never inserted, or the two lists of log-probabilities differ in length
+                     was never inserted, or later than this update, or the two lists of log-probabilities differ in length
     """
     ### BEGIN SOLUTION
     name, now = record.content_hash, tuple(current_policy.logprobs(record))
-    if name not in current_policy.inserted:
-        raise ValueError(f"record must be one that was inserted; got {name[:12]}")
+    if current_policy.inserted.get(name, math.inf) > current_policy.update:
+        raise ValueError(f"record must be one that was inserted by now; got {name[:12]}")
     if len(now) != len(record.logprobs):
         raise ValueError(f"logprobs must be {len(record.logprobs)} for this record; got {len(now)}")
     ratios = tuple(math.exp(new - old) for new, old in zip(now, record.logprobs))
@@ -417,7 +525,58 @@ check(attempt_annotations)
 prediction_d = ""
 
 # %% tags=["experiment"]
-# the run stands here
+import functools
+import tempfile
+import time
+from pathlib import Path
+
+from course.figures import systems as pictures
+from course.rollout.store import Store
+from course.systems.engine import InProcess, tool_workload
+from course.systems.processes import Processes
+from course.systems.run import CHECKPOINTS, RECORDS, problems, run, tool_plan
+
+SCRATCH = Path(tempfile.mkdtemp(prefix="level6-"))  # a folder for each run below; delete it when you like
+ROUNDS = 1 if FAST else 3
+PLAN = tool_plan(SEED, tool_workload(rows=4), groups=4, group_size=4)
+ENGINES = {"in this process": InProcess, "two processes": functools.partial(Processes, workers=2)}
+try:
+    import ray  # noqa: F401  (its actors need it)
+
+    from course.systems.ray_cluster import RayCluster
+
+    ENGINES["two Ray actors"] = functools.partial(RayCluster, workers=2)
+except ImportError as missing:
+    say(f"*Ray is not here ({missing}). Install the extra `systems` to see the third row: `functools.partial(RayCluster, workers=2)` in place of the engine, the rest is the same.*")
+
+
+def digest_of_records(folder):
+    with Store(folder / RECORDS) as store:
+        return hashlib.sha256("".join(sorted(record.content_hash for record in store.records())).encode()).hexdigest()
+
+
+def digest_of_weights(folder):
+    return hashlib.sha256(max((folder / CHECKPOINTS).iterdir()).read_bytes()).hexdigest()
+
+
+compared, last_hash = {}, {}
+for name, engine in tqdm(ENGINES.items(), desc="engines"):
+    folder, began = SCRATCH / name.replace(" ", "-"), time.monotonic()
+    entries = list(run(folder, PLAN, ROUNDS, engine=engine))
+    assert problems(folder) == []
+    own = ()
+    for entry in entries:
+        own = append_round(own, entry.round)  # your ledger of the run
+    last_hash[name] = own[-1].hash
+    compared[name] = {
+        "records": digest_of_records(folder)[:12], "weights": digest_of_weights(folder)[:12], "your ledger": own[-1].hash[:12],
+        "seconds": f"{time.monotonic() - began:.1f}",
+    }  # fmt: skip
+equal = all(len({row[what] for row in compared.values()}) == 1 for what in ("records", "weights", "your ledger"))
+pictures.same_hashes(
+    compared, ("records", "weights", "your ledger"),
+    title=f"{len(compared)} engines, {ROUNDS} rounds: {'equal bits in records, weights and ledger' if equal else 'something differs'}",
+)  # fmt: skip
 
 # %% [markdown]
 # **What the figure cannot show:** equal bits on other machines, thread counts or number formats; those are promised nowhere. Across them log-probabilities agree to some decimals, and one flipped token changes the rest of an episode.
@@ -425,7 +584,7 @@ prediction_d = ""
 # %% [markdown]
 # ### Experiment E · Killing workers
 #
-# The same run on processes, and somebody kills workers at random moments: in the middle of a token, of a tool call, of a write. Each worker writes its episode to a **write-ahead log**, token by token, before it acts on it; whoever takes over replays the log, tool calls included, compares, and goes on.
+# The same run on processes, with rewards from a service of its own, and somebody kills workers and services at random moments: in the middle of a token, of a tool call, of an answer. Each worker writes its episode to a **write-ahead log**, token by token, before it acts on it; whoever takes over replays the log, tool calls included, compares, and goes on.
 #
 # **Predict before you run:** how many episodes are lost or recorded twice? Are the final weights those of the undisturbed run?
 
@@ -433,15 +592,148 @@ prediction_d = ""
 prediction_e = ""
 
 # %% tags=["experiment"]
-# the run stands here
+import os
+import signal
+import threading
+
+from course.systems.run import tool_service
+
+N_KILLS = 2 if FAST else 8
+
+
+class Watch(threading.Thread):
+    """Notes when records reach the store; kills a worker or a reward service of ours at random moments, as often as it is told."""
+
+    def __init__(self, folder, targets, kills, seed):
+        super().__init__(daemon=True)
+        self.folder, self.targets, self.kills, self.draw = folder, targets, kills, random.Random(seed)
+        self.began, self.stored, self.killed, self.over = time.monotonic(), [], {name: [] for name in targets}, threading.Event()
+
+    def run(self):
+        next_kill = self.draw.uniform(0.3, 0.9)
+        while not self.over.wait(0.02):
+            now = time.monotonic() - self.began
+            if (self.folder / RECORDS).exists():
+                with Store(self.folder / RECORDS) as store:
+                    self.stored += [now] * (len(store) - len(self.stored))
+            if self.kills and now >= next_kill:
+                name = self.draw.choice([name for name, pids in self.targets.items() if pids()])
+                os.kill(self.draw.choice(self.targets[name]()), signal.SIGKILL)
+                self.killed[name].append(now)
+                self.kills, next_kill = self.kills - 1, now + self.draw.uniform(0.1, 0.8)
+
+
+def watched_run(folder, kills):
+    """The run of Experiment D on two processes, with rewards from a service in a third, under a watch."""
+    engines, service = [], tool_service()
+
+    def engine(workload, logs):
+        engines.append(Processes(workload, logs, workers=2))
+        return engines[-1]
+
+    folder.mkdir()
+    watch = Watch(folder, {"worker": lambda: engines[-1].pids if engines else [], "reward service": lambda: service.pids}, kills, SEED)
+    watch.start()
+    entries = list(tqdm(run(folder, PLAN, ROUNDS, engine=engine, feedback=service.feedback), total=ROUNDS, desc=f"{kills} kills"))
+    watch.over.set()
+    watch.join()
+    service.close()
+    with Store(folder / RECORDS) as store:
+        watch.stored += [time.monotonic() - watch.began] * (len(store) - len(watch.stored))
+    return entries, watch
+
+
+calm_entries, calm = watched_run(SCRATCH / "undisturbed", 0)
+killed_entries, watch = watched_run(SCRATCH / "killed", N_KILLS)
+asked = [name for entry in killed_entries for name in entry.round.trajectory]
+with Store(SCRATCH / "killed" / RECORDS) as store:
+    found = [record.content_hash for record in store.records()]
+lost, twice = len(set(asked) - set(found)), len(found) - len(set(found))
+same_weights = digest_of_weights(SCRATCH / "killed") == digest_of_weights(SCRATCH / "undisturbed")
+pictures.kills(
+    watch.stored, watch.killed, calm.stored,
+    title=f"{sum(map(len, watch.killed.values()))} kills: {lost} records lost, {twice} twice, the final weights are {'the same' if same_weights else 'others'}",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+own = ()
+for entry in killed_entries:
+    own = append_round(own, entry.round)
+say(
+    f"**What came out.** {len(found)} records of {len(asked)} that were asked for, {lost} lost, {twice} twice. The last hash of your ledger is {'equal to' if own[-1].hash == last_hash['in this process'] else 'another than'} "
+    f"that of Experiment D, so every record, reward, decision and weight is. The kills cost {watch.stored[-1] - calm.stored[-1]:.1f} seconds. You predicted: {prediction_e or 'nothing'}."
+)
 
 # %% [markdown]
 # **What the figure cannot show:** kills at the moments that nobody drew. Nor is *exactly once* a property of the world outside: an episode that sent a message before it was killed has sent it. What is recorded exactly once is the record; actions that can't be taken back must carry a number by which the other side knows a repetition.
 
 # %% [markdown]
+# How does a worker that was killed in the middle of a word go on with it? Below an episode of a trained policy is played with a log. Then the log is cut after every single line, with half of the next one left behind as a kill leaves it, and the episode is played again: it takes the logged tokens in place of new ones, gives them to the model in the shapes of the first time (so that the key-value cache holds the same bits), makes the tool calls again and
+# compares the answers. Then it samples on.
+
+# %% tags=["experiment"]
+from course.rollout.write_ahead import log_path, play_logged
+from course.systems.product import policy_pair
+from course.systems.run import plays_of
+from course.training import tool_agent
+
+clone_policy, trained_policy = policy_pair(SEED, clone_steps=10, online_steps=1) if FAST else policy_pair(SEED)
+(play,) = plays_of(tool_agent.held_out(1, seed=SEED), 1, SEED)
+(SCRATCH / "log").mkdir()
+log = log_path(SCRATCH / "log", play)
+
+
+def played_with_log():
+    options = {"grader": tool_agent.grade, "max_action_tokens": tool_agent.MAX_ACTION_TOKENS, "rows": 1, "columns": 16}
+    return play_logged(trained_policy, tool_agent.task_world(), {0: play}, folder=log.parent, **options)[0]
+
+
+whole = played_with_log()
+lines = log.read_bytes().splitlines(keepends=True)
+resumed = []
+for kept in tqdm(range(1, len(lines), 4 if FAST else 1), desc="cuts"):
+    log.write_bytes(b"".join(lines[:kept]) + lines[kept][:9])
+    resumed.append(played_with_log().content_hash == whole.content_hash)
+print(*(line.decode().strip()[:110] for line in lines[:9]), sep="\n")
+say(f"{len(lines)} lines of log; cut at {len(resumed)} of them, the episode went on to the same record {sum(resumed)} times.")
+
+# %% [markdown]
 # ### What a pool may do with its records
 #
-# the run stands here
+# A **replay pool** is where records wait for another use: with a declared rule for who comes in, who leaves (the first come of a full part, and what is too old), and how it is divided. A pool holds records and never changes one; *your* `attempt_annotations` says what an attempt has to know about them. Here the clone's episodes come into a pool in four lots, and the policy after RL looks at them.
+
+# %% tags=["experiment"]
+from course.rollout.pools import PoolRule, ReplayPool
+
+pool = ReplayPool(PoolRule(capacity=24, max_age=6))
+for update in (0, 4, 8, 10):
+    lot = tool_agent.attempts(clone_policy, tool_agent.held_out(16, seed=SEED + update), seed=SEED + update)
+    pool = pool.insert(lot.records, update)
+
+
+@torch.no_grad()
+def logprobs_now(record):
+    """Of the record's sampled tokens, under the policy after RL."""
+    tokens = torch.tensor([record.tokens])
+    logp = torch.log_softmax(trained_policy(tokens, torch.ones_like(tokens))[0], -1)
+    return [float(logp[t - 1, tokens[0, t]]) for start, stop in record.action_spans for t in range(start, stop)]
+
+
+chosen = pool.select(8, SEED)
+pool = pool.used(chosen[:4])
+looking = CurrentPolicy(trained_policy.stamp(), 12, 0.2, logprobs_now, pool.inserted, pool.uses)
+hashes = [record.content_hash for record in chosen]
+notes = [attempt_annotations(record, looking) for record in chosen]
+assert [record.content_hash for record in chosen] == hashes
+ages = sorted({held.inserted for held in pool.held})
+say(
+    f"Of 64 records that came in at the updates 0, 4, 8 and 10 the pool holds {len(pool)}, from the updates {', '.join(map(str, ages))}. Eight of them, as the policy after RL sees them at update 12:\n\n"
+    "| record | age | uses before | tokens | least ratio | greatest ratio | clipped |\n|---|---|---|---|---|---|---|\n"
+    + "\n".join(
+        f"| `{name[:8]}` | {note.age} | {note.reuse} | {len(note.ratios)} | {min(note.ratios):.2f} | {max(note.ratios):.2f} | {sum(note.clipped)} |" for name, note in zip(hashes, notes)
+    )
+    + "\n\nThe hashes are the same before and after."
+)
 
 # %% [markdown]
 # ## Part D · A round that can be refused
@@ -613,15 +905,199 @@ check(admit)
 prediction_f = ""
 
 # %% tags=["experiment"]
-# the run stands here
+import copy
+
+from course.accounting.ledger import total_cost
+from course.training import gate as reuse
+from course.training.grpo import GrpoConfig
+from course.training.learner import Learner
+from course.training.round import run_rounds, state_digest, tool_bound, tool_round
+
+UPDATES, WINDOW = (4, 2) if FAST else (reuse.UPDATES // 2, reuse.WINDOW)
+CONFIG = GrpoConfig(reuse.GROUP_SIZE, beta=0.0, how="token", minibatches=1)
+BOUND = tool_bound(groups=reuse.GROUPS, config=CONFIG)
+start = reuse.small_clone(SEED)
+held_out = tool_agent.held_out(16 if FAST else reuse.EVALUATED, horizons=reuse.HORIZONS)
+
+
+class Watched:
+    """Your gate, or none, with what it was asked and what it said."""
+
+    def __init__(self, own):
+        self.window, self.threshold, self.own, self.asked = WINDOW, reuse.THRESHOLD if own else math.inf, own, []
+
+    def decide(self, increment):
+        said = self.own.decide(increment) if self.own else True
+        self.asked.append((increment, said))
+        return said
+
+
+def train(gate, limit, budget, updates=UPDATES):
+    """Rounds until `updates` are committed or your admit says no: (ledger by your append_round, [(sampled tokens, success)], last state)."""
+    learner, ledger, curve = Learner({"actor": copy.deepcopy(start)}, lr=reuse.LR), (), []
+    rounds = tool_round(groups=reuse.GROUPS, config=CONFIG, tasks=reuse.small_tasks)
+    operators = reuse.GatedReuse(rounds, gate, limit=limit, config=CONFIG).operators()
+    committed = 0
+    with tqdm(total=updates, desc=f"at most {limit} uses") as bar:
+        while committed < updates and admit(BOUND, total_cost(ledger), budget):
+            before = state_digest(learner)
+            (entry,) = run_rounds(learner, operators, rounds=len(ledger) + 1, seed=SEED, ledger=ledger)
+            ledger = append_round(ledger, entry.round)
+            assert entry.round.decision == "accept" or state_digest(learner) == before  # weights and moments, bit for bit
+            if entry.round.decision == "accept":
+                committed += 1
+                bar.update()
+                if committed % max(1, updates // 6) == 0:
+                    success = tool_agent.evaluate(learner["actor"], held_out, temperature=1.0).success
+                    curve.append((total_cost(ledger)["sampled_tokens"], success))
+    return ledger, curve, learner
+
+
+PLENTY = Cost(**{name: 3 * UPDATES * BOUND[name] for name in BOUND})
+yours = Watched(GradientGate(WINDOW, reuse.THRESHOLD))
+RULES = {"fresh for every update": (Watched(None), 1), f"each batch {reuse.LIMIT} times": (Watched(None), reuse.LIMIT), "until your gate rejects": (yours, reuse.LIMIT)}
+made = {rule: train(gate, limit, PLENTY) for rule, (gate, limit) in RULES.items()}
+before = tool_agent.evaluate(start, held_out, temperature=1.0).success
+tokens = {rule: total_cost(ledger)["sampled_tokens"] for rule, (ledger, _, _) in made.items()}
+fresh_tokens, gated_tokens = tokens["fresh for every update"], tokens["until your gate rejects"]
+pictures.saved(
+    {rule: {"x": [0, *(x / 1000 for x, _ in curve)], "y": [before, *(y for _, y in curve)]} for rule, (_, curve, _) in made.items()},
+    x="sampled tokens, thousands", y=f"success on {len(held_out)} held-out tasks",
+    title=f"{UPDATES} updates: your gate samples {gated_tokens / fresh_tokens:.0%} of the tokens, success {made['until your gate rejects'][1][-1][1]:.0%} against {made['fresh for every update'][1][-1][1]:.0%}",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+bounds, window = [], []
+for increment, said in yours.asked:
+    full = len(window) == WINDOW
+    bounds.append(statistics.mean(window) + reuse.THRESHOLD * statistics.pstdev(window) if full else None)
+    window = [*window, increment][-WINDOW:] if said else window
+pictures.gate_log(
+    [increment for increment, _ in yours.asked], [said for _, said in yours.asked], bounds, y="growth of the squared gradient norm of the head",
+    title=f"Your gate was asked {len(yours.asked)} times and rejected {sum(not said for _, said in yours.asked)} proposals",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+def bill(ledger, name):
+    """(all, for rejected rounds) of one component."""
+    return total_cost(ledger)[name], total_cost([entry for entry in ledger if entry.round.decision == "reject"])[name]
+
+
+say(
+    f"**What came out.** Before training {before:.0%}. After {UPDATES} committed updates:\n\n| rule | rounds | rejected | sampled tokens | trained tokens | for rejected ones | success |\n|---|---|---|---|---|---|---|\n"
+    + "\n".join(
+        f"| {rule} | {len(ledger)} | {sum(e.round.decision == 'reject' for e in ledger)} | {tokens[rule]:,.0f} | {bill(ledger, 'trained_tokens')[0]:,.0f} | {bill(ledger, 'trained_tokens')[1]:,.0f} | {curve[-1][1]:.0%} |"
+        for rule, (ledger, curve, _) in made.items()
+    )
+    + f"\n\nYou predicted: {prediction_f or 'nothing'}."
+)  # fmt: skip
+
+# %% [markdown]
+# Now the ledger of the gated run is attacked, in four ways, and *your* `verify_ledger` reads it. And the same run is made with a budget: two fifths of what the run with fresh batches spent, in every component.
+
+# %% tags=["experiment"]
+ledger = made["until your gate rejects"][0]
+place = len(ledger) // 2
+cheaper = replace(ledger[place].round, cost={**ledger[place].round.cost, "trained_tokens": 1})
+altered = (*ledger[:place], replace(ledger[place], round=cheaper), *ledger[place + 1 :])
+resealed = (*ledger[:place], append_round(ledger[:place], cheaper)[-1], *ledger[place + 1 :])
+rewritten = ledger[:place]
+for entry in (cheaper, *(entry.round for entry in ledger[place + 1 :])):
+    rewritten = append_round(rewritten, entry)
+ATTACKS = {
+    "untouched": ledger, "a cost altered": altered, "altered and sealed again": resealed, "a round taken out": ledger[:place] + ledger[place + 1 :],
+    "all rewritten from there on": rewritten, "the last round cut off": ledger[:-1],
+}  # fmt: skip
+shown = altered[max(0, place - 3) :][:6]
+pictures.chain(
+    [{"index": e.round.index, "decision": e.round.decision, "cost": f"{e.round.cost.get('trained_tokens', 0):,} tokens", "hash": e.hash} for e in shown],
+    verify_ledger(altered) - shown[0].round.index,
+    title=f"A cost was altered in round {place}; your verify_ledger says {verify_ledger(altered)}",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+budget = Cost(**{name: math.ceil(0.4 * total_cost(made["fresh for every update"][0])[name]) + BOUND[name] for name in BOUND})
+within, _, _ = train(Watched(GradientGate(WINDOW, reuse.THRESHOLD)), reuse.LIMIT, budget)
+spent = total_cost(within)
+assert spent.fits(budget)
+say(
+    "| the ledger | your verify_ledger | last hash |\n|---|---|---|\n" + "\n".join(f"| {name} | {verify_ledger(attacked)} | `{attacked[-1].hash[:10]}` |" for name, attacked in ATTACKS.items())
+    + "\n\nThe last two hold together; only the last hash, kept elsewhere, tells them from the true one.\n\n"
+    + f"With the budget your `admit` let {len(within)} rounds start. Spent, of the budget: " + ", ".join(f"{name.replace('_', ' ')} {spent[name] / budget[name]:.0%}" for name in budget)
+    + ". The rest is what one more worst case would have needed."
+)  # fmt: skip
 
 # %% [markdown]
 # **What the figures cannot show:** that the gate knows when reuse is harmful. It looks at one norm and compares it with the recent past; a policy that drifts slowly raises no alarm. And a valid chain says that nobody altered the rounds, not that they say the truth: who writes lies into a ledger gets well-sealed lies.
 
 # %% [markdown]
-# ### Feedback is not credit; a forecast is a guess
+# ### Feedback is not credit
 #
-# the run stands here
+# "The reward of this token" mixes two things. **Feedback** is what a source said about an episode, of a kind (score, steps, preference, abstention), with what it could see at the time. **Credit** is what a rule made of it: numbers for tokens. The source may be wrong, or the rule; whoever stores only the numbers can't tell. One round of the kind above, in its parts:
+
+# %% tags=["experiment"]
+kept = []
+learner = Learner({"actor": copy.deepcopy(start)}, lr=reuse.LR)
+for _ in run_rounds(learner, tool_round(groups=reuse.GROUPS, config=CONFIG, tasks=reuse.small_tasks), rounds=1, seed=SEED, keep=kept.append):
+    pass
+(one,) = kept
+by_value = {event.value: (event, credit) for event, credit in zip(one.events, one.credits)}
+silent = FeedbackEvent(one.events[0].record, "abstention", None, ("trajectory",), "a judge", "7", reason="the judge timed out")
+say(
+    "| feedback: kind | value | it saw | source | credit: rule | targets, one per action token |\n|---|---|---|---|---|---|\n"
+    + "\n".join(
+        f"| {event.kind} | {event.value} | {', '.join(event.observed)} | {event.source}@{event.version} | {credit.rule}@{credit.version} | {', '.join(f'{x:.2f}' for x in credit.targets[:3])}, ... ({len(credit.targets)}) |"
+        for event, credit in by_value.values()
+    )
+    + f"\n| {silent.kind} | {silent.value} | {', '.join(silent.observed)} | {silent.source}@{silent.version} | none: no rule is asked | none |\n\n"
+    + "Every token of an episode has the same target here, whichever of them was the mistake: that is the rule's doing and not the verifier's."
+)  # fmt: skip
+
+# %% [markdown]
+# ### A forecast is a guess
+#
+# Weights often move along few directions, so one can guess where they will be: NExt fits low-rank factors to differences of checkpoints and jumps ahead [D]. Nothing was sampled for the jump, and nothing verified. So it is a *proposal* like any other, a round with a bill (storage, decomposition, fit), and updates behind it, the **recovery**, are measured. And it needs a convention: singular vectors have no sign of their own. A forecast by
+# projectors $uu^\top$ doesn't depend on the choice; one by the factors $u$, $v$ does, unless a convention is declared.
+
+# %% tags=["experiment"]
+from course.training.extrapolation import factors, jump_run, projector_change, signed_change
+
+draw = torch.Generator().manual_seed(SEED)
+walk = [torch.zeros(6, 4, dtype=torch.float64)]
+for _ in range(3):
+    walk.append(walk[-1] + torch.randn(6, 4, generator=draw, dtype=torch.float64))
+
+
+def flipped(f):
+    """The same matrix, the other sign in both factors."""
+    return f._replace(u=-f.u, v=-f.v)
+
+
+along, steps_apart = factors(walk[-1], 2), [factors(b - a, 2) for a, b in zip(walk, walk[1:])]
+moved_projector = float((projector_change(walk, along, 2) - projector_change(walk, flipped(along), 2)).norm())
+moved_signed = float((signed_change(steps_apart, 2) - signed_change([flipped(steps_apart[0]), *steps_apart[1:]], 2)).norm())
+
+TRAINED, EVERY, AHEAD, RECOVERY = (2, 1, 1, 1) if FAST else (8, 2, 3, 4)
+jump = jump_run(
+    SEED, start, tool_round(groups=reuse.GROUPS, config=CONFIG, tasks=reuse.small_tasks), lambda policy: tool_agent.evaluate(policy, held_out, temperature=1.0).success,
+    lr=reuse.LR, trained=TRAINED, every=EVERY, horizon=AHEAD, recovery=RECOVERY, rank=2,
+)  # fmt: skip
+q, replaced = jump.quality, AHEAD * EVERY
+pictures.saved(
+    {
+        "plain training": {"x": [0, TRAINED, TRAINED + RECOVERY, TRAINED + replaced + RECOVERY], "y": [q["start"], q["trained"], q["short"], q["long"]]},
+        f"a jump in place of {replaced} rounds, then recovery": {"x": [TRAINED, TRAINED + 1, TRAINED + 1 + RECOVERY], "y": [q["trained"], q["jumped"], q["recovered"]]},
+    },
+    x="rounds that were made", y=f"success on {len(held_out)} held-out tasks",
+    title=f"The jump: success {q['trained']:.0%} to {q['jumped']:.0%}, after recovery {q['recovered']:.0%}; the rounds it replaced, made: {q['long']:.0%}",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+saved_tokens = 1 - jump.cost["jumping"]["sampled_tokens"] / jump.cost["long"]["sampled_tokens"]
+say(
+    f"The other sign in one decomposition changes the projector forecast by {moved_projector:.1e} and the forecast by factors by {moved_signed:.2f} (norm). The jump saves {saved_tokens:.0%} of the sampled tokens; it needs "
+    f"{jump.cost['jumping']['stored_bytes'] / 1e6:.1f} MB of checkpoints and {jump.cost['jumping']['fit_flops'] / 1e6:.0f} million operations. One run of one seed shows how such a jump is booked, not whether it pays."
+)
 
 # %% [markdown]
 # ## Part E · Exit test: where did the improvement come from?
@@ -688,17 +1164,61 @@ check(attribute)
 # %% [markdown]
 # ### Experiment G · A mystery system
 #
-# A small system with five switches. Each is either a real change or a **placebo** that changes nothing; some work only together. A seed has decided which. All 32 settings are run, with several seeds each, and *your* `attribute` reads the outcomes.
+# A product in small: the policy of above answers the tasks of level 4, and five switches have an old and a new position.
 #
-# **Predict before you run:** which factors are real? The system's log shows only that everything on is better than everything off.
+# | switch | old | new |
+# |---|---|---|
+# | actor | the clone | the clone after some steps of RL |
+# | environment | tools that fail now and then | reliable tools |
+# | reward | attempts are chosen by the policy's own confidence | by a rule that reads the record |
+# | router | some tasks, by lot, may take more actions | those that a learned router picks, as many |
+# | search | one attempt | the best of four |
+#
+# In a **mystery** each switch is connected, or a placebo that does nothing; a seed has decided. All 32 settings are run, sixteen times each, on tasks drawn anew, and *your* `attribute` reads the outcomes.
+#
+# **Predict before you run:** choosing needs something to choose from. Which interaction do you expect, if both its switches are connected? And how many of the effects that are exactly 0 will have an interval without 0 in it?
 
 # %%
 prediction_g = ""
 
 # %% tags=["experiment"]
-# the run stands here
+from course.systems import product as shop
+from course.systems.ablation import MATTERS, causes, mystery_system
+from course.systems.router import learned_routes
+
+N_TASKS, RUNS, N_MYSTERIES = (24, 2, 2) if FAST else (shop.TASKS, 16, 8)
+tried = shop.product_attempts((clone_policy, trained_policy), SEED, tasks=N_TASKS, samples=4 if FAST else shop.SAMPLES)
+seen, asked = tried.part(slice(0, N_TASKS // 3)), tried.part(slice(N_TASKS // 3, None))
+routes = learned_routes(seen, asked, SEED)  # the router is trained on other tasks than it is tried on
+mysteries = [mystery_system(asked, routes, SEED + i, runs=RUNS) for i in tqdm(range(N_MYSTERIES), desc="mysteries")]
+mystery = mysteries[0]
+found = attribute(mystery.runs)
+by_cell = {}
+for run_of_cell in mystery.runs:
+    by_cell.setdefault(tuple(run_of_cell.levels.values()), []).append(run_of_cell.outcome)
+old, new = (statistics.mean(by_cell[(level,) * len(FACTORS)]) for level in (-1, 1))
+named = causes(found)
+pictures.attribution(
+    found, mystery.causes, x="half of the change in the share of right answers, 95 % interval",
+    title=f"All old {old:.0%}, all new {new:.0%}; your attribute names {', '.join(name.replace(':', ' × ') for name in named) or 'no cause'}",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+rows = []
+for number, other in enumerate(mysteries):
+    said = set(causes(attribute(other.runs)))
+    real = [factor for factor in FACTORS if other.real[factor]]
+    rows.append((number, real, set(other.causes) - said, said & set(other.innocent)))
+say(
+    f"**What came out.** Connected in the first mystery: {', '.join(rows[0][1])}. You predicted: {prediction_g or 'nothing'}. In {len(rows)} mysteries, with effects of at least {MATTERS:g} as causes:\n\n"
+    "| mystery | connected | causes missed | named though exactly 0 |\n|---|---|---|---|\n"
+    + "\n".join(f"| {number} | {', '.join(real)} | {', '.join(sorted(missed)) or 'none'} | {', '.join(sorted(wrong)) or 'none'} |" for number, real, missed, wrong in rows)
+    + f"\n\nWith intervals of 95 %, about {sum(len(other.innocent) for other in mysteries) * 0.05:.0f} false names were to be expected among {sum(len(other.innocent) for other in mysteries)} effects that are exactly 0; there are {sum(len(wrong) for *_, wrong in rows)}."
+)  # fmt: skip
 
 # %% [markdown]
+# "The new model" is the actor alone. Evaluate it by itself (fixed tools, one attempt, no router) and the system as it is used, and report both: a product can get better while its policy stays as it was [I].
+#
 # **What the figure cannot show:** interactions of three and more, which the model leaves to the noise; factors that nobody varied; and other levels than the two that were tried. With fifteen intervals of 95 % one may exclude 0 by chance, so an effect that nobody expected is measured again before it is believed.
 
 # %% [markdown]
@@ -707,7 +1227,32 @@ prediction_g = ""
 # Level 7 audits a run: yours. The next cell writes the ledger of Experiment F, made by your own `append_round`, as JSON, and says where it lies. Keep the file; in level 7 you paste it.
 
 # %% tags=["experiment"]
-# the run stands here
+import course
+from course.evidence.checklist import checklist, export
+
+gated_ledger = made["until your gate rejects"][0]
+declaration = {
+    "source": {"revision": f"agentic-rl-course {course.__version__}", "license": "MIT"},
+    "tokenizer": tool_agent.TOKENIZER.digest(), "serializer": tool_agent.SERIALIZER.digest(),
+    "split": {"by": "pool of shelves", "train": len({name for entry in gated_ledger for name in entry.round.instance}), "held_out": len(held_out)},
+    "demonstrations": reuse.SHOWN,
+    "optimizer": {"name": "AdamW", "lr": reuse.LR, "batch": reuse.GROUPS * reuse.GROUP_SIZE, "clip": CONFIG.clip_high, "kl": None, "entropy": None, "value": None},
+    "rewards": {"raw": "the records' evidence", "scalarization": "10 for the hidden tests, 0 otherwise"},
+    "failures": {"failed": 0, "filtered": 0},
+    "runs": {"seeds": [SEED]},
+    "evaluation": {"not applicable": "hidden tests decide; nobody's judgement is part of the target"},
+}  # fmt: skip
+text = export(gated_ledger, declaration)
+# In the folder that this notebook is written in nothing is left behind.
+target = (SCRATCH if Path("lab.py").exists() else Path.cwd()) / "my_run.json"
+target.write_text(text)
+items = checklist(text)
+say(
+    f"Written to `{target}`: {len(gated_ledger)} rounds, {len(text) / 1000:.0f} kB, last hash `{gated_ledger[-1].hash[:12]}`. It begins `{text[:90]}`.\n\n"
+    f"The checklist of level 7 finds {sum(item.status == 'met' for item in items)} of {len(items)} items recorded. Not recorded: "
+    + ", ".join(f"{item.field} (`{item.place}`)" for item in items if item.status == "missing")
+    + ". What a single small run can't say it should not say."
+)
 
 # %% [markdown]
 # ## Questions, marked by a person

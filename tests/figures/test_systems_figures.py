@@ -6,7 +6,7 @@ import pytest
 
 from course.figures.style import GREEN, GREY, RED
 from course.figures.systems import (
-    attribution, chain, cluster, forecast, gate_log, kills, late_rewards, same_hashes, saved, stages, stale_actors,
+    attribution, chain, cluster,  gate_log, kills, late_rewards, same_hashes, saved, stages, stale_actors,
 )  # fmt: skip
 
 
@@ -82,12 +82,9 @@ def test_a_gate_shows_what_it_committed_and_what_it_would_have():
         gate_log([1.0], [True], [], title="t", y="increment")
 
 
-def test_reuse_and_forecasts_are_drawn_as_given():
+def test_reuse_is_drawn_as_given():
     panel = saved({"fresh": {"x": [0, 4], "y": [0.1, 0.9]}}, x="x", y="y", title="t").axes[0]
     assert list(panel.lines[0].get_xdata()) == [0, 4] and list(panel.lines[0].get_ydata()) == [0.1, 0.9]
-    made, guess, star, recovery = forecast([3.0, 2.0], (6, 1.5), [1.0, 0.5], title="t", y="loss").axes[0].lines
-    assert list(made.get_ydata()) == [3.0, 2.0] and list(guess.get_xdata()) == [1, 6] and list(star.get_ydata()) == [1.5]
-    assert list(recovery.get_xdata()) == [6, 7, 8] and list(recovery.get_ydata()) == [1.5, 1.0, 0.5]
 
 
 def test_a_broken_chain_is_red_where_it_breaks_and_grey_behind():
