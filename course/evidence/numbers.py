@@ -114,7 +114,7 @@ def average(numbers: Sequence[Reported]) -> Reported:
     no mean.
     Source: A 3.8.
     """
-    return replace(numbers[0], value=fsum(number.value for number in _alike(numbers)) / len(numbers))
+    return replace(_alike(numbers)[0], value=fsum(number.value for number in numbers) / len(numbers))
 
 
 def total(numbers: Sequence[Reported]) -> Reported:

@@ -1,0 +1,690 @@
+"""Level 7, reading reports: what a right answer must do.
+
+Numbers and tables are built beside the student's function by autograder/inside/drivers.py. Data cells are functions without arguments;
+they are judged row by row, and each wrong row is told what in the text speaks against it.
+"""
+
+import json
+from itertools import product
+
+from autograder.checks.level5 import differ, is_number
+from autograder.framework import CheckFailed, Exercise, invariant
+from course.evidence.checklist import CHECKLIST, checklist, example_run, read_export
+from course.evidence.excerpt import CLAIMED, EXCERPT, TRUTH
+from course.evidence.lint import REASONS
+from course.evidence.lore import CLAIMS, FACTS, REFUTES
+from course.evidence.reports import QUESTIONS, find_report
+
+EXERCISES = (
+    Exercise("read_number", "7.1", "A number and its conditions", 35, 3, ("subject", "over_claims")),
+    Exercise("follows", "7.2", "Words are not optimizers", 30, 3, ("consequences", "IMPLIES", "over_claims")),
+    Exercise("implied_human_rate", "7.3", "Relative is not absolute", 10, 1),
+    Exercise("per_unit", "7.4", "Counts keep their units", 10, 2, ("differences",)),
+    Exercise("lore", "7.5", "Lore, and what refutes it", 25, 2, ("REFUTES", "correction")),
+    Exercise("claims_table", "7.6", "Disclosed, inferred, unknown", 20, 2, ("TRUTH",)),
+    Exercise("conflicts", "7.7", "Where sources disagree", 15, 2),
+    Exercise("audit_report", "7.8", "Exit: an unseen report", 40, 4, ("truth", "planted", "over_claims")),
+    Exercise("audit_run", "7.9", "Exit: your own run", 20, 3, ("checklist", "example_run")),
+)
+
+
+# ---------------------------------------------------------------- 7.1 read_number
+# Sentences are put together from parts, so what must be read in them is known.
+
+BENCHMARKS = ("OSWorld", "WebArena", "AIME 2024", "TL;DR summaries", "MATH 500", "the held-out shelf", "SWE-bench 2.1")
+SYSTEMS = ("CUA", "the agent", "o1", "Vega-3", "the 175B policy", "GPT-4 of 2023", "best-of-64", "the main stage")
+BUDGETS = ("1 sample", "64 samples", "1,000 samples and a learned reranker", "a budget of 2.5 million tokens", "16 tool calls")
+COMPARATORS = ("SFT", "the SFT policy", "human demonstrations", "GPT-3 of 175B", "Vega-2")
+COUNTS = ("prompts", "comparisons", "rankings", "pairs", "episodes", "steps", "tokens", "labels")
+RATES = ("% of tasks", "% of comparisons", "% of 15 problems", "% of episodes")
+VERBS = ("reaches", "scores", "wins", "solves", "uses", "costs")
+
+
+def wanted_number(value, unit, benchmark="", budget="", comparator="", adjusted=False):
+    return {
+        "value": value, "unit": unit, "benchmark": benchmark, "budget": budget, "comparator": comparator, "adjusted": adjusted,
+    }  # fmt: skip
+
+
+def sentence_of(number, *, who, verb="reaches", written=None, order=(0, 1, 2), unsaid=()):
+    """The sentence that reports the number. unsaid: conditions that the unit says already."""
+    value = number["value"]
+    written = written or (f"{value:,}" if isinstance(value, int) else str(value))
+    clauses = [
+        f"with {number['budget']}" if number["budget"] else "",
+        f"against {number['comparator']}" if number["comparator"] and "comparator" not in unsaid else "",
+        "adjusted for length" if number["adjusted"] else "",
+    ]
+    benchmark = f"On {number['benchmark']}, " if number["benchmark"] else ""
+    return ", ".join([f"{benchmark}{who} {verb} {written} {number['unit']}", *filter(None, (clauses[i] for i in order))]) + "."
+
+
+def expect_numbers(read_number, cases):
+    """A case is a text and the fields to be read in it; None for a ValueError."""
+    for (text, wanted), got in zip(cases, read_number.through("readings", [text for text, _ in cases])):
+        what = f"read_number({text!r})"
+        if wanted is None:
+            if not isinstance(got, dict) or got.get("error") != "ValueError":
+                differ(what, "a ValueError", got)
+            continue
+        if not isinstance(got, dict) or set(got) != set(wanted):
+            differ(what, "a Reported", got)
+        for name, value in wanted.items():
+            same = got[name] is value if isinstance(value, bool) else got[name] == value
+            if name == "value":
+                same = is_number(got[name]) and abs(got[name] - value) <= 1e-9 * max(1.0, abs(value))
+            if not same:
+                differ(f"{what}.{name}", value, got[name])
+
+
+def drawn_number(draw, **fixed):
+    fields = {
+        "value": draw.choice((draw.number(2, 99), draw.number(100, 998) / 10)), "unit": draw.choice(RATES), "benchmark": draw.choice(BENCHMARKS),
+        "budget": draw.choice(("", *BUDGETS)), "comparator": draw.choice(("", *COMPARATORS)), "adjusted": draw.number(0, 2) == 0,
+    }  # fmt: skip
+    return wanted_number(**{**fields, **fixed})
+
+
+@invariant("L7.03", points=2, anchor=True)
+def a_value_its_unit_and_its_benchmark(read_number, draw):
+    """The number, of what it is, and on what: "On OSWorld, CUA reaches 38.1 % of tasks." What isn't said is empty."""
+    cases = []
+    for benchmark in ("OSWorld", "WebArena", "the held-out shelf"):
+        for value in (draw.number(2, 99), draw.number(100, 998) / 10):
+            number = wanted_number(value, draw.choice(("% of tasks", "% of episodes", "points")), benchmark)
+            cases.append((sentence_of(number, who="CUA", verb=draw.choice(VERBS[:4])), number))
+    number = wanted_number(draw.number(2, 999), "points", "WebVoyager")
+    cases.append((sentence_of(number, who="the agent", verb="scores"), number))
+    expect_numbers(read_number, draw.shuffled(cases))
+
+
+@invariant("L7.03", points=2)
+def every_condition_is_kept(read_number, draw):
+    """Budget, comparator and "adjusted for length", in any order: 71 % of comparisons against SFT and 59 % adjusted are two numbers."""
+    cases = []
+    for value, adjusted in ((71, False), (73, False), (59, True), (61, True)):
+        number = wanted_number(value, "% of comparisons", "TL;DR summaries", "", "SFT", adjusted)
+        cases.append((sentence_of(number, who="RLAIF", verb="wins", order=draw.shuffled(range(3))), number))
+    for _ in range(10):
+        number = drawn_number(draw)
+        cases.append((sentence_of(number, who="the agent", order=draw.shuffled(range(3))), number))
+    expect_numbers(read_number, draw.shuffled(cases))
+
+
+@invariant("L7.04", points=1)
+def a_relative_number_has_a_comparator(read_number, draw):
+    """ "93 % of the human rate": the unit says that it is a share of a rate, and whose rate it is is the comparator."""
+    cases = []
+    for whose in ("human", "SFT", "old policy's", "175B model's"):
+        number = drawn_number(draw, unit=f"% of the {whose} rate", comparator=whose)
+        cases.append((sentence_of(number, who="the agent", order=draw.shuffled(range(3)), unsaid=("comparator",)), number))
+        number = drawn_number(draw, unit="% of tasks", comparator="")
+        cases.append((sentence_of(number, who="the agent"), number))
+    expect_numbers(read_number, draw.shuffled(cases))
+
+
+@invariant("L7.05", points=1)
+def a_count_keeps_its_unit(read_number, draw):
+    """ "The PPO stage uses 256,000 episodes." With commas between thousands or without, or as "2.5 million": one number, its own unit."""
+    cases = []
+    for unit in draw.shuffled(COUNTS)[:5]:
+        value = draw.number(1_000, 9_999_999)
+        number = wanted_number(value, unit)
+        for written in (f"{value:,}", str(value)):
+            cases.append((sentence_of(number, who="The PPO stage", verb="uses", written=written), number))
+        for scale, factor in (("thousand", 10**3), ("million", 10**6), ("billion", 10**9)):
+            digits = draw.number(11, 99) * 10 + draw.number(1, 10)  # no 0 at the end
+            number = wanted_number(digits * factor // 100, unit)
+            cases.append((sentence_of(number, who="The stage", verb="costs", written=f"{digits / 100} {scale}"), number))
+    expect_numbers(read_number, draw.shuffled(cases))
+
+
+# ---------------------------------------------------------------- 7.2 follows
+# What the words mean, as the worlds that they leave open: a world says yes or no to each word.
+
+PHRASES = {
+    "PPO": ("was trained with PPO", "was not trained with PPO"),
+    "A2C": ("was trained with A2C", "was not trained with A2C"),
+    "REINFORCE": ("was trained with REINFORCE", "was not trained with REINFORCE"),
+    "GRPO": ("was trained with GRPO", "was not trained with GRPO"),
+    "RL": ("was trained with reinforcement learning", "was not trained with reinforcement learning"),
+    "tool RL": (
+        "was trained with reinforcement learning over tool calls",
+        "was not trained with reinforcement learning over tool calls",
+    ),
+    "demonstrations": ("was trained on demonstrations", "was not trained on demonstrations"),
+    "training": ("was trained", "was not trained"),
+    "agentic": ("is agentic", "is not agentic"),
+    "tools": ("uses tools", "does not use tools"),
+    "evolution": ("is part of an evolutionary search", "is not part of an evolutionary search"),
+    "selection": ("selects among samples", "does not select among samples"),
+    "reasoning": ("reasons at length", "does not reason at length"),
+}
+WORDS = tuple(PHRASES)
+ALGORITHMS = ("PPO", "A2C", "REINFORCE", "GRPO")
+NAMES = ("Vega-3", "Ibis-2", "the CUA", "Marlin 4 mini", "AlphaX")
+
+
+def possible(world):
+    """Whether the words' meanings admit this world."""
+    return (
+        (world["RL"] or not any(world[name] for name in ALGORITHMS))
+        and (not world["tool RL"] or (world["RL"] and world["tools"]))
+        and (world["training"] or not (world["RL"] or world["demonstrations"]))
+    )
+
+
+WORLDS = [
+    world for world in (dict(zip(WORDS, values)) for values in product((False, True), repeat=len(WORDS))) if possible(world)
+]
+
+
+def text_of(system, statements):
+    """A sentence of (word, said) about one system."""
+    return f"{system} {' and '.join(PHRASES[word][0 if said else 1] for word, said in statements)}."
+
+
+def must_hold(claim, facts):
+    """(system, [(word, said)]) against a list of such facts: true in every world that the facts about the system leave open."""
+    system, asked = claim
+    known = [statement for who, statements in facts if who == system for statement in statements]
+    left = [world for world in WORLDS if all(world[word] is said for word, said in known)]
+    return bool(left) and all(world[word] is said for world in left for word, said in asked)
+
+
+def expect_followed(follows, cases):
+    """A case is (claim text, sentences, whether)."""
+    for (claim, sentences, wanted), got in zip(cases, follows.through("numbers", [case[:2] for case in cases])):
+        if wanted is None:
+            if not isinstance(got, dict) or got.get("error") != "ValueError":
+                differ(f"follows({claim!r}, {sentences})", "a ValueError", got)
+        elif got is not wanted:
+            differ(f"follows({claim!r}, {sentences})", wanted, got)
+
+
+def asked(claim, facts):
+    return text_of(*claim), [text_of(*fact) for fact in facts], must_hold(claim, facts)
+
+
+@invariant("L7.02", points=2, anchor=True)
+def what_a_word_says_besides(follows, draw):
+    """A word says itself and what is part of its meaning: PPO is reinforcement learning, and that is training."""
+    cases = []
+    for word in WORDS:
+        system = draw.choice(NAMES)
+        around = [(system, [(draw.choice(("selection", "reasoning")), True)])]
+        facts = draw.shuffled([(system, [(word, True)]), *around])
+        cases += [asked((system, [(other, True)]), facts) for other in WORDS if must_hold((system, [(other, True)]), facts)]
+        cases.append(asked((system, [("demonstrations" if word != "demonstrations" else "PPO", True)]), facts))
+    expect_followed(follows, draw.shuffled(cases))
+
+
+@invariant("L7.02", points=3)
+def words_are_not_optimizers(follows, draw):
+    """No algorithm from "reinforcement learning", no reinforcement learning from "agentic", no training from "evolutionary", no tool RL from tools."""
+    less = {name: ("RL", "tool RL") for name in ALGORITHMS}
+    less |= {"RL": ("agentic", "evolution", "tools", "training", "selection"), "tool RL": ("tools", "RL", "agentic")}
+    less |= {
+        "training": ("evolution", "agentic", "selection", "reasoning"),
+        "tools": ("agentic",),
+        "agentic": ("tools", "tool RL"),
+    }
+    cases = []
+    for word, weaker in less.items():
+        for other in weaker:
+            system = draw.choice(NAMES)
+            cases.append(asked((system, [(word, True)]), [(system, [(other, True)])]))
+    for pair in (("RL", "tools"), ("PPO", "tools"), ("agentic", "RL"), ("evolution", "demonstrations")):
+        facts = draw.choice(([("Vega-3", [(word, True)]) for word in pair], [("Vega-3", [(word, True) for word in pair])]))
+        cases += [asked(("Vega-3", [(word, True)]), facts) for word in ("tool RL", "GRPO", "RL")]
+    expect_followed(follows, draw.shuffled(cases))
+
+
+@invariant("L7.02", points=1)
+def of_another_system(follows, draw):
+    """What is said of one system is said of no other one, not even of one whose name begins alike."""
+    cases = []
+    for mine, other in (("Vega-3", "Vega-2"), ("Vega-3", "Vega-3 mini"), ("Vega-3 mini", "Vega-3"), ("CUA", "the CUA")):
+        word = draw.choice(("PPO", "RL", "tools", "agentic"))
+        facts = draw.shuffled([(other, [(word, True)]), (mine, [("selection", True)])])
+        cases += [
+            asked((mine, [(word, True)]), facts),
+            asked((other, [(word, True)]), facts),
+            asked((mine, [("selection", True)]), facts),
+        ]
+    expect_followed(follows, draw.shuffled(cases))
+
+
+@invariant("L7.02", points=1)
+def every_part_of_the_claim(follows, draw):
+    """A claim with "and" follows if each of its parts does, and a sentence with "and" says each of its own."""
+    cases = []
+    for _ in range(5):
+        system = draw.choice(NAMES)
+        words = draw.shuffled(("PPO", "tools", "agentic", "demonstrations", "reasoning"))
+        facts = [(system, [(word, True) for word in words[:2]]), (system, [(words[2], True)])]
+        for claim in ([words[0], words[2]], [words[0], words[3]], [words[3], words[1]], words[:3], [*words[:3], words[4]]):
+            cases.append(asked((system, [(word, True) for word in claim]), facts))
+    expect_followed(follows, draw.shuffled(cases))
+
+
+# ---------------------------------------------------------------- 7.3 implied_human_rate, 7.4 per_unit
+
+
+def expect_rates(implied_human_rate, cases):
+    """A case is the fields of the two numbers; a ValueError is expected where `wanted` is None."""
+    for (absolute, relative, wanted), got in zip(cases, implied_human_rate.through("rates", [case[:2] for case in cases])):
+        what = f"implied_human_rate({list(absolute)}, {list(relative)})"
+        if wanted is None:
+            if not isinstance(got, dict) or got.get("error") != "ValueError":
+                differ(what, "a ValueError", got)
+        elif not is_number(got) or abs(got - wanted) > 1e-6 * wanted:
+            differ(what, f"{wanted:.6g}", got)
+
+
+def one_experiment(draw, absolute, relative, whose="human"):
+    benchmark, budget, adjusted = draw.choice(BENCHMARKS), draw.choice(("", *BUDGETS)), draw.number(0, 2) == 0
+    mine = (absolute, draw.choice(("% of episodes", "% of tasks")), benchmark, budget, "", adjusted)
+    return mine, (relative, f"% of the {whose} rate", benchmark, budget, whose, adjusted)
+
+
+@invariant("L7.04", points=2, anchor=True)
+def the_absolute_over_the_relative(implied_human_rate, draw):
+    """89 % of episodes and 93 % of the human rate are one result: the human rate is about 95.7 %, and 93 % is nobody's success."""
+    cases = [(*one_experiment(draw, 89, 93), 8900 / 93)]
+    for _ in range(5):
+        absolute = draw.number(200, 790) / 10
+        relative = draw.number(850, 1300) / 10
+        cases.append((*one_experiment(draw, absolute, relative, draw.choice(("human", "expert"))), 100 * absolute / relative))
+    cases.append((*one_experiment(draw, 60, 100), 60.0))
+    expect_rates(implied_human_rate, draw.shuffled(cases))
+
+
+def expect_quotients(per_unit, cases):
+    for (count, per, wanted), got in zip(cases, per_unit.through("quotients", [case[:2] for case in cases])):
+        what = f"per_unit({list(count)}, {list(per)})"
+        if wanted is None:
+            if not isinstance(got, dict) or got.get("error") != "ValueError":
+                differ(what, "a ValueError", got)
+            continue
+        if not isinstance(got, dict) or "value" not in got:
+            differ(what, "a Reported", got)
+        if not is_number(got["value"]) or abs(got["value"] - wanted["value"]) > 1e-6 * max(wanted["value"], 1e-9):
+            differ(f"{what}.value", f"{wanted['value']:.6g}", got["value"])
+        for name in ("unit", "benchmark", "budget", "comparator", "adjusted"):
+            if got[name] != wanted[name]:
+                differ(f"{what}.{name}", wanted[name], got[name])
+
+
+SINGULAR = {unit: unit.removesuffix("s") for unit in COUNTS}
+
+
+@invariant("L7.05", points=2, anchor=True)
+def a_mean_of_one_unit_per_another(per_unit, draw):
+    """256,000 episodes over 31,144 prompts: about 8.2 episodes per prompt. The first unit stays in the plural, the second is one of them."""
+    cases = [((256_000, "episodes"), (31_144, "prompts"), wanted_number(256_000 / 31_144, "episodes per prompt"))]
+    for _ in range(6):
+        a, b = draw.shuffled(COUNTS)[:2]
+        count, per = draw.number(10, 10**6), draw.number(3, 10**5)
+        cases.append(((count, a), (per, b), wanted_number(count / per, f"{a} per {SINGULAR[b]}")))
+    cases.append(((0, "pairs"), (7, "rankings"), wanted_number(0.0, "pairs per ranking")))
+    expect_quotients(per_unit, draw.shuffled(cases))
+
+
+@invariant("L7.05", points=1)
+def the_conditions_stay(per_unit, draw):
+    """What both counts were reported with (benchmark, budget, comparator, adjustment), the quotient was reported with."""
+    cases = []
+    for _ in range(4):
+        a, b = draw.shuffled(COUNTS)[:2]
+        conditions = (draw.choice(BENCHMARKS), draw.choice(BUDGETS), draw.choice(("", *COMPARATORS)), draw.number(0, 2) == 0)
+        count, per = draw.number(10, 10**6), draw.number(3, 10**5)
+        cases.append(
+            ((count, a, *conditions), (per, b, *conditions), wanted_number(count / per, f"{a} per {SINGULAR[b]}", *conditions))
+        )
+    expect_quotients(per_unit, cases)
+
+
+# ---------------------------------------------------------------- data cells
+
+
+def expect_mapping(what, answer, keys, *, all_of_them=False):
+    """A dict with no keys but these."""
+    if not isinstance(answer, dict) or not all(isinstance(key, str) for key in answer):
+        differ(what, "a dict whose keys are text", None if answer is None else {"kind": type(answer).__name__})
+    if unknown := sorted(set(answer) - set(keys)):
+        differ(what, f"keys among {', '.join(keys)}", ", ".join(unknown))
+    if all_of_them and (absent := [key for key in keys if key not in answer]):
+        differ(what, f"all of {', '.join(keys)}", f"nothing for {', '.join(absent)}")
+
+
+def tell(complaints):
+    """All wrong rows at once, as far as a person reads."""
+    if complaints:
+        more = f" (and {len(complaints) - 6} more)" if len(complaints) > 6 else ""
+        raise CheckFailed("; ".join(complaints[:6]) + more)
+
+
+# ---------------------------------------------------------------- 7.5 lore
+
+
+def expect_corrections(lore, names):
+    answer = lore()
+    expect_mapping("lore()", answer, list(CLAIMS))
+    complaints = []
+    for name in names:
+        given = answer.get(name)
+        if not isinstance(given, str) or given not in FACTS:
+            complaints.append(f"{name}: expected the id of a fact, f01 to f22, got {given!r}")
+        elif given != REFUTES[name]:
+            complaints.append(
+                f"{name}: expected a fact against {CLAIMS[name]!r}, got {given}, {FACTS[given].text!r}, which may be true and the claim as well"
+            )
+    tell(complaints)
+
+
+@invariant("L7.06", points=3, anchor=True)
+def what_openai_reported(lore, draw):
+    """WebGPT, PRM800K, rule-based rewards and o1: the fact that refutes each claim, and not one that is merely true."""
+    expect_corrections(lore, ("webgpt", "prm800k", "rbr", "o1"))
+
+
+@invariant("L7.06", points=3)
+def what_anthropic_reported(lore, draw):
+    """Constitutional AI, Claude 3.7, chains of thought, reward tampering, the robot of a demonstration: the fact against each."""
+    expect_corrections(lore, ("constitution", "claude37", "thoughts", "tampering", "robot_demo"))
+
+
+# ---------------------------------------------------------------- 7.6 claims_table
+
+
+def row_of(value):
+    """(label, places) of a row as it was written; None if it is no such thing."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2 or value[0] not in ("D", "I", "U"):
+        return None
+    label, places = value
+    if not isinstance(places, (tuple, list)) or not all(isinstance(place, str) for place in places):
+        return None
+    return label, [place.strip() for place in places]
+
+
+def read_rows(what, answer, fields, places):
+    """{field: (label, places)} for every field; a row that is absent is U. Complains about rows that are no rows."""
+    complaints, rows = [], {}
+    for field in fields:
+        rows[field] = row_of(answer.get(field, ("U", [])))
+        if rows[field] is None:
+            complaints.append(
+                f"{what}[{field!r}]: expected a label and a list of places, as in ('D', ['{places[0]}']), got {answer[field]!r}"
+            )
+            continue
+        label, given = rows[field]
+        if unknown := [place for place in given if place not in places]:
+            complaints.append(f"{what}[{field!r}]: expected places among {places[0]} to {places[-1]}, got {', '.join(unknown)}")
+        elif (label == "U") == bool(given):
+            needs = {
+                "D": "the place where it stands",
+                "I": "the places of its premises",
+                "U": "no place: what is unknown stands nowhere",
+            }
+            complaints.append(f"{what}[{field!r}]: expected for {label} {needs[label]}, got {given}")
+    return rows, complaints
+
+
+def claimed(claims_table):
+    answer = claims_table()
+    expect_mapping("claims_table()", answer, list(CLAIMED))
+    rows, complaints = read_rows("claims_table()", answer, CLAIMED, list(EXCERPT))
+    tell(complaints)
+    return rows
+
+
+def expect_labels(claims_table, names):
+    rows, complaints = claimed(claims_table), []
+    for name in names:
+        claim, why = TRUTH[name]
+        label, places = rows[name]
+        if label != claim.label:
+            complaints.append(f"{name}: expected another label than {label} for {claim.text!r}, since {why}")
+        elif claim.label == "D" and places != [claim.place.split()[-1]]:
+            complaints.append(f"{name}: expected the line that says {claim.text!r}, got {', '.join(places)}")
+        elif claim.label == "I" and sorted(places) != sorted(claim.premises):
+            complaints.append(f"{name}: expected exactly the lines that {claim.text!r} is inferred from, got {', '.join(places)}")
+    tell(complaints)
+
+
+@invariant("L7.01", points=2, anchor=True)
+def a_label_and_a_place(claims_table, draw):
+    """D with the lines that say it, I with the lines it is inferred from, U with none; a claim that is left out is U. Not every row is U."""
+    rows = claimed(claims_table)
+    if all(label == "U" for label, _ in rows.values()):
+        differ("claims_table()", "some claims that the excerpt discloses", "U in every row")
+
+
+@invariant("L7.02", points=3)
+def which_algorithm_was_said(claims_table, draw):
+    """Training with PPO, with reinforcement learning, or by no update at all: what the excerpt says in words, and nothing more."""
+    expect_labels(claims_table, ("c01", "c04", "c05", "c10"))
+
+
+# ---------------------------------------------------------------- 7.7 conflicts
+
+QUANTITIES = (
+    ("reward", "KL coefficient"),
+    ("reward", "reward model's start"),
+    ("rollouts", "episodes"),
+    ("optimizer", "ratio clip"),
+)
+SOURCES = ("A 3.3", "B table 2", "C ftip-002P", "A 5.1", "B 4.2", "D page 7")
+
+
+def disclosed(field, about, text, place):
+    return (field, about, text, "D", place, ())
+
+
+def disagree(rows):
+    """By hand: [field, about, [[text, place], ...]] in the order in which the quantities first stand there."""
+    found = []
+    for field, about, _, label, _, _ in rows:
+        if label != "D" or not about or any([field, about] == entry[:2] for entry in found):
+            continue
+        alike = [row for row in rows if row[:2] == (field, about) and row[3] == "D"]
+        if len({row[2] for row in alike}) > 1:
+            found.append([field, about, [[row[2], row[4]] for row in alike]])
+    return found
+
+
+def expect_disagreements(conflicts, cases):
+    for rows, got in zip(cases, conflicts.through("disagreements", cases)):
+        wanted = disagree(rows)
+        if got != wanted:
+            told = [f"{field} {about}: {text} ({label} {place})" for field, about, text, label, place, _ in rows]
+            differ(f"conflicts of {told}", wanted, got)
+
+
+@invariant("L7.08", points=2, anchor=True)
+def both_values_stand(conflicts, draw):
+    """InstructGPT's KL coefficient, 0.02 in one source and 0.2 in another: a conflict with both claims and their places. Neither is chosen."""
+    kl = [disclosed("reward", "KL coefficient", "0.02", "A 3.3"), disclosed("reward", "KL coefficient", "0.2", "B table 2")]
+    cases = [kl, kl[::-1], kl[:1], [kl[0], disclosed("rollouts", "episodes", "256,000", "A 3.3")]]
+    for _ in range(3):
+        field, about = draw.choice(QUANTITIES)
+        places = draw.shuffled(SOURCES)
+        rows = [disclosed(field, about, str(value), place) for value, place in zip(draw.shuffled(range(1, 9))[:2], places)]
+        cases.append(rows)
+    expect_disagreements(conflicts, cases)
+
+
+@invariant("L7.08", points=2)
+def what_is_no_conflict(conflicts, draw):
+    """The same text at two places, another quantity of the same field, an inference or an unknown against a disclosure: no conflict."""
+    field, about = draw.choice(QUANTITIES)
+    a, b = draw.shuffled(SOURCES)[:2]
+    one, other = str(draw.number(1, 5)), str(draw.number(6, 9))
+    cases = [
+        [disclosed(field, about, one, a), disclosed(field, about, one, b)],
+        [disclosed(field, about, one, a), disclosed(field, "something else", other, b)],
+        [disclosed("reward", "clip", one, a), disclosed("optimizer", "clip", other, b)],
+        [disclosed(field, about, one, a), (field, about, other, "I", "", ("two numbers",))],
+        [disclosed(field, about, one, a), (field, about, "", "U", "", ())],
+        [disclosed(field, "", "labelers rank answers", a), disclosed(field, "", "four to nine at a time", b)],
+        [],
+    ]
+    expect_disagreements(conflicts, draw.shuffled(cases))
+
+
+# ---------------------------------------------------------------- 7.8 audit_report
+
+
+def reported(audit_report):
+    """(report, rows, over-claims), after the checks of form."""
+    answer = audit_report()
+    expect_mapping("audit_report()", answer, ("report", "table", "over_claims"), all_of_them=True)
+    try:
+        report = find_report(answer["report"])
+    except (ValueError, TypeError) as error:
+        raise CheckFailed(
+            f"audit_report()['report']: expected the id of your report, got {answer['report']!r}: {error}"
+        ) from None
+    places = [f"s{number}" for number in range(1, len(report.sentences) + 1)]
+    table, told = answer["table"], answer["over_claims"]
+    expect_mapping("audit_report()['table']", table, (*QUESTIONS, "unknowns"))
+    rows, complaints = read_rows(f"{report.id} table", table, QUESTIONS, places)
+    expect_mapping("audit_report()['over_claims']", told, [f"h{number}" for number in range(1, len(report.lines) + 1)])
+    complaints += [
+        f"{report.id} over_claims[{line!r}]: expected the id of a reason, got {why!r}"
+        for line, why in told.items()
+        if not isinstance(why, str) or why not in REASONS
+    ]
+    tell(complaints)
+    return report, rows, told
+
+
+def true_row(report, field):
+    """(label, places) of the report's own table."""
+    claims = report.truth.row(field)
+    label = report.truth.label(field)
+    places = [claim.place for claim in claims if claim.label == "D"] if label == "D" else claims[0].premises
+    return label, [place.split()[-1] for place in places]
+
+
+def wrong_row(report, field, row):
+    """What speaks against a row; empty if nothing does."""
+    (label, places), (true_label, true_places) = row, true_row(report, field)
+    cited = "; ".join(f"{place}: {report.sentences[int(place[1:]) - 1]!r}" for place in true_places)
+    if label != true_label:
+        said = {
+            "D": f"it is said in so many words ({cited})",
+            "I": f"no sentence says it, and together they give it ({cited})",
+            "U": "no sentence answers it and none together give it",
+        }[true_label]
+        given = "; ".join(f"{place}: {report.sentences[int(place[1:]) - 1]!r}" for place in places)
+        return f"{field}: expected {true_label}, got {label}{f' ({given})' if given else ''}. {QUESTIONS[field]} In {report.id} {said}"
+    if label == "D" and not set(places) <= set(true_places):
+        return f"{field}: expected the sentence that answers {QUESTIONS[field]!r} ({cited}), got {', '.join(places)}"
+    if label == "I" and sorted(places) != sorted(true_places):
+        return f"{field}: expected all sentences that it is computed from, and no others ({cited}), got {', '.join(places)}"
+    return ""
+
+
+def expect_row(audit_report, field):
+    """A U counts where at least half of what the report says was found: a table that is empty has read nothing."""
+    report, rows, _ = reported(audit_report)
+    if wrong := wrong_row(report, field, rows[field]):
+        raise CheckFailed(wrong)
+    if rows[field][0] == "U":
+        said = [other for other in QUESTIONS if true_row(report, other)[0] != "U"]
+        right = sum(not wrong_row(report, other, rows[other]) for other in said)
+        if 2 * right < len(said):
+            raise CheckFailed(
+                f"{field}: expected U in a table that holds what {report.id} does say, got {right} of {len(said)} such rows right"
+            )
+
+
+@invariant("L7.07", points=2, anchor=True)
+def a_report_of_the_class(audit_report, draw):
+    """The id of a report of the class, a table with a label and places for its fields, lines with reasons. Not every row is U."""
+    report, rows, _ = reported(audit_report)
+    if all(label == "U" for label, _ in rows.values()):
+        differ(f"the table of {report.id}", "some rows that the report answers", "U in every row")
+
+
+@invariant("L7.07", points=2)
+def unknowns_are_listed(audit_report, draw):
+    """The row "unknowns" is the list of the fields that your table calls U, rows that you left out among them: a gap is a finding."""
+    report, rows, _ = reported(audit_report)
+    listed = audit_report()["table"].get("unknowns")
+    wanted = [field for field, (label, _) in rows.items() if label == "U"]
+    if (
+        not isinstance(listed, (list, tuple))
+        or not all(isinstance(field, str) for field in listed)
+        or sorted(listed) != sorted(wanted)
+    ):
+        differ(
+            f"the unknowns of {report.id}",
+            wanted,
+            listed if isinstance(listed, (list, tuple, str)) else {"kind": type(listed).__name__},
+        )
+    if not wanted:
+        differ(f"the unknowns of {report.id}", "what the report doesn't say", "nothing")
+
+
+# ---------------------------------------------------------------- 7.9 audit_run
+
+
+def exported(audit_run):
+    """(the items as they are, the items as they were written), after the checks of form."""
+    answer = audit_run()
+    expect_mapping("audit_run()", answer, ("export", "items"), all_of_them=True)
+    try:
+        items = {item.field: item for item in checklist(answer["export"])}
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CheckFailed(
+            f"audit_run()['export']: expected the JSON text that level 6 wrote, got something else: {error}"
+        ) from None
+    expect_mapping("audit_run()['items']", answer["items"], list(CHECKLIST))
+    return items, answer["items"]
+
+
+def wrong_item(item, given):
+    """What speaks against one line of the checklist; empty if nothing does."""
+    if not isinstance(given, (tuple, list)) or len(given) != 2 or not all(isinstance(part, str) for part in given):
+        return f"{item.field}: expected (status, place), as in ('met', 'declaration.source'), got {given!r}"
+    status, place = given
+    asks, places = CHECKLIST[item.field]
+    if status != item.status:
+        told = {
+            "met": f"it stands there ({item.found})",
+            "missing": f"{item.place} is not there",
+            "not applicable": f"the run says so ({item.found})",
+        }
+        return f"{item.field}: expected {item.status!r} for {asks}, since {told[item.status]}; got {status!r}"
+    if item.status == "missing":
+        if not (place == item.place or (place in places and item.place.startswith(place))):
+            return f"{item.field}: expected where it should have been recorded, {item.place}, got {place!r}"
+    elif not any(place == known or place.startswith(f"{known}.") for known in places):
+        return f"{item.field}: expected where it stands, {' or '.join(places)}, got {place!r}"
+    return ""
+
+
+def expect_items(audit_run, names):
+    items, given = exported(audit_run)
+    tell([wrong for name in names if (wrong := wrong_item(items[name], given.get(name)))])
+
+
+@invariant("L7.07", points=2, anchor=True)
+def a_run_with_an_unbroken_chain(audit_run, draw):
+    """The JSON text of a ledger, every hash in its place, with the run's declaration beside it, and a verdict on each of the fourteen items."""
+    _, given = exported(audit_run)
+    expect_mapping("audit_run()['items']", given, list(CHECKLIST), all_of_them=True)
+
+
+@invariant("L7.07", points=1)
+def what_the_rounds_say(audit_run, draw):
+    """Items that stand in the rounds themselves, or begin there: versions, checkpoint, counts, artifacts, each met or missing as it is."""
+    expect_items(audit_run, ("checkpoint", "versions", "counts", "artifacts"))
+
+
+def is_the_example(export):
+    last = read_export(export)[0][-1].hash
+    return last == read_export(json.loads(example_run()))[0][-1].hash

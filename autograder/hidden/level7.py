@@ -1,0 +1,347 @@
+"""Level 7: what only grading looks at. The rows of data cells that the notebook doesn't judge, and the corners of the grammars."""
+
+from autograder.checks import level7 as visible
+from autograder.checks.level5 import differ
+from autograder.checks.level7 import (
+    COUNTS,
+    NAMES,
+    WORDS,
+    asked,
+    drawn_number,
+    expect_row,
+    one_experiment,
+    sentence_of,
+    tell,
+    text_of,
+    wanted_number,
+)
+from autograder.framework import CheckFailed, invariant
+
+# ---------------------------------------------------------------- 7.1 read_number
+
+
+@invariant("L7.03", points=1, hidden=True)
+def numbers_that_are_not_the_value(read_number, draw):
+    """ "On AIME 2024, o1 solves 93 % of 15 problems, with 1,000 samples and a learned reranker, against GPT-3 of 175B.": the value is 93."""
+    cases = []
+    for benchmark in ("AIME 2024", "MATH 500", "SWE-bench 2.1"):
+        for who in ("o1", "the 175B policy", "GPT-4 of 2023", "best-of-64"):
+            number = drawn_number(
+                draw,
+                benchmark=benchmark,
+                unit="% of 15 problems",
+                budget="1,000 samples and a learned reranker",
+                comparator="GPT-3 of 175B",
+            )
+            cases.append(
+                (sentence_of(number, who=who, verb=draw.choice(visible.VERBS[:4]), order=draw.shuffled(range(3))), number)
+            )
+    visible.expect_numbers(read_number, draw.shuffled(cases))
+
+
+@invariant("L7.03", points=1, hidden=True)
+def what_is_not_said_is_empty(read_number, draw):
+    """No budget is not one sample, no comparator is not a person, no benchmark is not the last one: empty text, and not adjusted."""
+    cases = []
+    for unit in ("% of tasks", "points", "episodes", "% of comparisons"):
+        number = wanted_number(draw.number(2, 99), unit, draw.choice(("", *visible.BENCHMARKS)))
+        cases.append((sentence_of(number, who="CUA"), number))
+    value = draw.number(2, 30)
+    number = wanted_number(-value, "points", "WebArena", "", "Vega-2")
+    cases.append((sentence_of(number, who="Vega-3", verb="loses", written=str(value)), number))
+    cases.append((sentence_of({**number, "value": value}, who="Vega-3", verb="gains"), {**number, "value": value}))
+    visible.expect_numbers(read_number, draw.shuffled(cases))
+
+
+@invariant("L7.03", points=2, hidden=True)
+def outside_the_grammar(read_number, draw):
+    """No full stop, "about", a share of nothing, a condition twice or of no kind, a relative number against somebody else: ValueError."""
+    n = draw.number(11, 99)
+    texts = (
+        f"On OSWorld, CUA reaches {n} % of tasks", f"On OSWorld, CUA reaches about {n} % of tasks.", f"On OSWorld, CUA reaches {n} %.",
+        f"On OSWorld, CUA has {n} % of tasks.", f"CUA reaches {n}.", f"On OSWorld, CUA reaches {n} % of tasks, with 1 sample, with 64 samples.",
+        f"On OSWorld, CUA reaches {n} % of tasks, against SFT, against GPT-3.", f"On OSWorld, CUA reaches {n} % of tasks, on weekdays.",
+        f"On OSWorld, CUA reaches {n} % of tasks, adjusted for cost.", f"On OSWorld, CUA reaches {n} % of the human rate, against SFT.",
+        "", "On OSWorld, CUA is good.", f"The stage uses 1,{n} prompts.", f"reaches {n} % of tasks.",
+    )  # fmt: skip
+    number = wanted_number(n, "% of tasks", "OSWorld", "1 sample")
+    right = (sentence_of(number, who="CUA"), number)
+    visible.expect_numbers(read_number, draw.shuffled([*((text, None) for text in texts), right]))
+
+
+# ---------------------------------------------------------------- 7.2 follows
+
+
+@invariant("L7.02", points=1, hidden=True)
+def what_is_denied(follows, draw):
+    """ "Not trained with reinforcement learning" denies PPO and tool RL, and denies neither training nor agency; PPO denies no other algorithm."""
+    cases = []
+    for word in ("RL", "training", "PPO", "tools", "agentic", "tool RL"):
+        system = draw.choice(NAMES)
+        facts = [(system, [(word, False)]), (system, [("selection", True)])]
+        cases += [asked((system, [(other, False)]), facts) for other in WORDS]
+        cases += [asked((system, [(other, True)]), facts) for other in ("training", "agentic")]
+        cases += [asked((system, [(other, False)]), [(system, [(word, True)])]) for other in ("A2C", "RL", "demonstrations")]
+    visible.expect_followed(follows, draw.shuffled(cases))
+
+
+@invariant("L7.02", points=1, hidden=True)
+def whatever_is_said(follows, draw):
+    """Several sentences about several systems, some denied: what is true in every world that they leave open follows, and nothing else."""
+    cases = []
+    while len(cases) < 60:
+        systems = draw.shuffled(NAMES)[:2]
+        facts = [
+            (draw.choice(systems), [(word, draw.number(0, 3) > 0) for word in draw.shuffled(WORDS)[: draw.number(1, 3)]])
+            for _ in range(4)
+        ]
+        consistent = all(
+            any(all(w[x] is s for who, said in facts if who == system for x, s in said) for w in visible.WORLDS)
+            for system in systems
+        )
+        if not consistent:
+            continue
+        claim = (draw.choice(systems), [(word, draw.number(0, 3) > 0) for word in draw.shuffled(WORDS)[: draw.number(1, 3)]])
+        cases.append(asked(claim, facts))
+        word, said = draw.choice([pair for _, pairs in facts for pair in pairs])
+        cases.append(asked((systems[0], [(word, said)]), facts))
+    visible.expect_followed(follows, cases)
+
+
+@invariant("L7.02", points=1, hidden=True)
+def what_states_nothing(follows, draw):
+    """A rumour, a plan, a question state nothing; no sentences, nothing; said and denied, neither. A claim outside the grammar: ValueError."""
+    system, word = draw.choice(NAMES), draw.choice(("PPO", "RL", "tools"))
+    claim, phrase = text_of(system, [(word, True)]), visible.PHRASES[word][0]
+    odd = (
+        f"{system} reportedly {phrase}.", f"Perhaps it {phrase}, as some say.", f"{claim[:-1]}?", f"{claim[:-1]}, we think.", "We train with PPO.", "",
+    )  # fmt: skip
+    cases = [(claim, [text], False) for text in odd] + [
+        (claim, list(odd), False),
+        (claim, [*odd, claim], True),
+        (claim, [], False),
+    ]
+    denied = text_of(system, [(word, False)])
+    cases += [(claim, draw.shuffled([claim, denied]), False), (denied, draw.shuffled([claim, denied]), False)]
+    cases += [(text, [claim], None) for text in ("We train with PPO.", "", f"{claim[:-1]}?", f"{system} {phrase}")]
+    visible.expect_followed(follows, draw.shuffled(cases))
+
+
+# ---------------------------------------------------------------- 7.3 implied_human_rate, 7.4 per_unit
+
+
+@invariant("L7.04", points=2, hidden=True)
+def of_one_experiment(implied_human_rate, draw):
+    """No rate or no share of one, another benchmark, budget or adjustment, a rate above 100 %, a share of 0: ValueError."""
+    absolute, relative = one_experiment(draw, 40, 80)
+
+    def changed(number, at, value):
+        return (*number[:at], value, *number[at + 1 :])
+
+    pairs = [
+        (relative, absolute), (absolute, absolute), (relative, relative), (changed(absolute, 1, "points"), relative), (changed(absolute, 1, "episodes"), relative),
+        (absolute, changed(relative, 1, "points")), (changed(absolute, 2, "another suite"), relative), (changed(absolute, 3, "4,096 samples"), relative),
+        (changed(absolute, 5, not absolute[5]), relative), (changed(absolute, 0, 90), relative), (absolute, changed(relative, 0, 0)),
+    ]  # fmt: skip
+    visible.expect_rates(implied_human_rate, draw.shuffled([*((*pair, None) for pair in pairs), (absolute, relative, 50.0)]))
+
+
+@invariant("L7.05", points=2, hidden=True)
+def units_are_not_mixed(per_unit, draw):
+    """Rates and points are no counts; the same unit twice would be a share; per 0 is nothing: ValueError. So are counts under two conditions."""
+    a, b = draw.shuffled(COUNTS)[:2]
+    x, y = draw.number(10, 999), draw.number(3, 99)
+    right = ((x, a), (y, b), wanted_number(x / y, f"{a} per {visible.SINGULAR[b]}"))
+    bad = [
+        ((x, a), (y, a)), ((x, "% of tasks"), (y, b)), ((x, a), (y, "points")), ((x, "% of the human rate", "", "", "human"), (y, b)), ((x, a), (0, b)),
+        ((x, a, "OSWorld"), (y, b)), ((x, a), (y, b, "", "1 sample")), ((x, a), (y, b, "", "", "", True)), ((-x, a), (y, b)), ((x, "thoughts"), (y, b)),
+    ]  # fmt: skip
+    visible.expect_quotients(per_unit, draw.shuffled([*((*pair, None) for pair in bad), right]))
+
+
+@invariant("L7.05", points=1, hidden=True)
+def every_pair_of_units(per_unit, draw):
+    """Any unit that can be counted per any other one, in either order; the two quotients are each other's inverse."""
+    cases = []
+    for a in COUNTS:
+        for b in COUNTS:
+            if a != b:
+                x, y = draw.number(1, 10**6), draw.number(1, 10**6)
+                cases.append(((x, a), (y, b), wanted_number(x / y, f"{a} per {visible.SINGULAR[b]}")))
+    visible.expect_quotients(per_unit, draw.shuffled(cases))
+
+
+# ---------------------------------------------------------------- 7.5 lore, 7.6 claims_table, 7.7 conflicts
+
+
+@invariant("L7.06", points=3, hidden=True)
+def what_google_reported(lore, draw):
+    """RLAIF, Sparrow, AlphaProof, AlphaEvolve, RT-2 and SIMA: the fact that refutes each claim."""
+    visible.expect_corrections(lore, ("rlaif", "sparrow", "alphaproof", "alphaevolve", "robots"))
+
+
+@invariant("L7.06", points=3, hidden=True)
+def what_nobody_can_read_off(lore, draw):
+    """Tool access, benchmark gains, open weights: why none of them shows how a model was trained."""
+    visible.expect_corrections(lore, ("tools", "benchmarks", "weights"))
+
+
+@invariant("L7.01", points=2, hidden=True)
+def what_the_excerpt_says(claims_table, draw):
+    """Claims that a line of the excerpt makes: D, with that line."""
+    visible.expect_labels(claims_table, ("c01", "c05", "c06", "c07"))
+
+
+@invariant("L7.01", points=3, hidden=True)
+def what_follows_from_several_lines(claims_table, draw):
+    """Claims that are computed from what the excerpt says: I, with every line that is needed and no other."""
+    visible.expect_labels(claims_table, ("c02", "c09", "c12"))
+
+
+@invariant("L7.01", points=2, hidden=True)
+def what_the_excerpt_does_not_say(claims_table, draw):
+    """Spread from a mean, a cause from a result, a count from a kind: U, in a table that holds what the excerpt does say."""
+    visible.expect_labels(claims_table, ("c03", "c08", "c11", "c05"))
+
+
+@invariant("L7.08", points=2, hidden=True)
+def among_many_claims(conflicts, draw):
+    """Several conflicts among many rows: each quantity once, in order of appearance, with every D claim about it, agreeing ones too."""
+    cases = []
+    for _ in range(6):
+        rows = []
+        for field, about in draw.shuffled(visible.QUANTITIES):
+            for place in draw.shuffled(visible.SOURCES)[: draw.number(1, 5)]:
+                rows.append(visible.disclosed(field, about, str(draw.number(1, 4)), place))
+            rows.append((field, about, "9", "I", "", ("a guess",)))
+            rows.append(visible.disclosed(field, "", f"words {draw.number(1, 9)}", "A 1"))
+        cases.append(draw.shuffled(rows))
+    visible.expect_disagreements(conflicts, cases)
+
+
+# ---------------------------------------------------------------- 7.8 audit_report
+
+
+@invariant("L7.07", points=1, hidden=True)
+def row_base_checkpoint(audit_report, draw):
+    """From which checkpoint training starts: said, or not. A successor need not start from its predecessor's weights."""
+    expect_row(audit_report, "base_checkpoint")
+
+
+@invariant("L7.07", points=1, hidden=True)
+def row_sft_data(audit_report, draw):
+    """On how many demonstrations it was cloned: said, computed from two counts, or not."""
+    expect_row(audit_report, "sft_data")
+
+
+@invariant("L7.07", points=1, hidden=True)
+def row_environment(audit_report, draw):
+    """What the policy observes and does: said, or not."""
+    expect_row(audit_report, "environment")
+
+
+@invariant("L7.07", points=1, hidden=True)
+def row_feedback(audit_report, draw):
+    """Who or what judges an episode: said, or not."""
+    expect_row(audit_report, "feedback")
+
+
+@invariant("L7.07", points=1, hidden=True)
+def row_reward(audit_report, draw):
+    """What the reward is paid for, and when: said, or not."""
+    expect_row(audit_report, "reward")
+
+
+@invariant("L7.07", points=1, hidden=True)
+def row_optimizer(audit_report, draw):
+    """Which algorithm trains the policy: named, or not. Reinforcement learning is the name of none."""
+    expect_row(audit_report, "optimizer")
+
+
+@invariant("L7.07", points=1, hidden=True)
+def row_rollouts(audit_report, draw):
+    """How many episodes were played: said, computed from steps, or not. Prompts are no episodes."""
+    expect_row(audit_report, "rollouts")
+
+
+@invariant("L7.07", points=1, hidden=True)
+def row_compute(audit_report, draw):
+    """How much device-time a stage took: said, computed from days and devices, or not. Days alone are no device-time."""
+    expect_row(audit_report, "compute")
+
+
+@invariant("L7.07", points=1, hidden=True)
+def row_inference(audit_report, draw):
+    """How many samples it draws for a task: said, computed from tokens, or not."""
+    expect_row(audit_report, "inference")
+
+
+@invariant("L7.07", points=1, hidden=True)
+def row_evaluation(audit_report, draw):
+    """Which results are given with benchmark and budget. A number without its budget answers nothing."""
+    expect_row(audit_report, "evaluation")
+
+
+@invariant("L7.07", points=4, hidden=True)
+def every_planted_line_is_found(audit_report, draw):
+    """Each line that claims more than the sentences say, with the reason: what it adds, and to which sentence."""
+    report, _, told = visible.reported(audit_report)
+    complaints = []
+    for line, finding in report.planted.items():
+        said = f"{finding.place}: {report.sentences[int(finding.place[1:]) - 1]!r}"
+        if line not in told:
+            complaints.append(f"{line}: expected it among the over-claims: {finding.claim!r}, but {said}")
+        elif told[line] != finding.why:
+            complaints.append(f"{line}: expected another reason than {told[line]} for {finding.claim!r}, since {said}")
+    tell(complaints)
+
+
+@invariant("L7.07", points=2, hidden=True)
+def no_honest_line_is_accused(audit_report, draw):
+    """A line that says what a sentence says, or what is part of its meaning, is none. This counts where half of the others were found."""
+    report, _, told = visible.reported(audit_report)
+    tell(
+        [
+            f"{line}: expected no over-claim, the report says {report.lines[int(line[1:]) - 1]!r}, got {told[line]}"
+            for line in told
+            if line not in report.planted
+        ]
+    )
+    if 2 * sum(line in told for line in report.planted) < len(report.planted):
+        raise CheckFailed(
+            "over_claims: expected at least half of the lines that claim too much, got fewer: who accuses nobody is never wrong"
+        )
+
+
+# ---------------------------------------------------------------- 7.9 audit_run
+
+
+@invariant("L7.07", points=3, hidden=True)
+def what_the_declaration_says(audit_run, draw):
+    """Items that are declared for the whole run: met with their place, or missing with the place where they belong."""
+    names = ("source", "serialization", "split", "optimizer", "rollouts", "rewards", "failures", "inference")
+    visible.expect_items(audit_run, names)
+
+
+@invariant("L7.07", points=2, hidden=True)
+def spread_and_judgement(audit_run, draw):
+    """Seeds of several runs with their spread, and a measure of the target by somebody who doesn't know which policy it is, or why there is none."""
+    visible.expect_items(audit_run, ("seeds", "evaluation"))
+
+
+@invariant("L7.07", points=1, hidden=True)
+def it_is_your_own(audit_run, draw):
+    """The run is your own and not the course's recorded example."""
+    visible.exported(audit_run)
+    if visible.is_the_example(audit_run()["export"]):
+        raise CheckFailed("audit_run()['export']: expected the ledger of your own level 6, got the course's recorded example")
+
+
+@invariant("L7.07", points=1, hidden=True)
+def it_passes(audit_run, draw):
+    """Your run meets every item of the checklist, or says why one does not apply."""
+    items, given = visible.exported(audit_run)
+    missing = [f"{item.field} ({item.place})" for item in items.values() if item.status == "missing"]
+    if missing:
+        differ("the run", "an export in which every item is met or does not apply", f"no {', '.join(missing)}")
+    visible.expect_items(audit_run, list(items))

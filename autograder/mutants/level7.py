@@ -1,0 +1,597 @@
+"""Level 7: known mistakes. A docstring is what a learner is told when their function behaves like it."""
+
+import json
+import re
+from dataclasses import replace
+
+from autograder.alternatives.level7 import DECLARED, a_run, answer_of, audited
+from autograder.framework import mutant
+from course.evidence.checklist import example_run, export
+from course.evidence.claims import Conflict
+from course.evidence.claims import conflicts as right_conflicts
+from course.evidence.entailment import follows as right_follows
+from course.evidence.entailment import read_statements
+from course.evidence.lore import REFUTES
+from course.evidence.numbers import COUNTED, Reported
+from course.evidence.numbers import read_number as right_reading
+from course.evidence.reports import COUNT, find_report, report_id
+
+# ---------------------------------------------------------------- 7.1 read_number
+
+
+@mutant(of="read_number", kills="L7.03")
+def drops_the_budget(text):
+    """This looks like a number without its budget: 93 % of a reranker over 1,000 samples is not 93 % of one sample."""
+    return replace(right_reading(text), budget="")
+
+
+@mutant(of="read_number", kills="L7.03")
+def drops_the_adjustment(text):
+    """This looks like "adjusted for length" being dropped: 71 % and 59 % of comparisons are both true, of two measurements."""
+    return replace(right_reading(text), adjusted=False)
+
+
+@mutant(of="read_number", kills="L7.03")
+def drops_the_comparator(text):
+    """This looks like a win rate against nobody: the comparator belongs to the number."""
+    number = right_reading(text)
+    return number if number.relative_to else replace(number, comparator="")
+
+
+@mutant(of="read_number", kills="L7.03")
+def assumes_one_sample(text):
+    """This looks like one sample being assumed where no budget is said: what isn't said is empty."""
+    number = right_reading(text)
+    return replace(number, budget=number.budget or "1 sample")
+
+
+@mutant(of="read_number", kills="L7.03")
+def first_number_of_the_text(text):
+    """This looks like the first number of the sentence being taken: the year in "AIME 2024" is no result."""
+    number = right_reading(text)
+    first = re.search(r"\d[\d,]*\.?\d*", text)[0].rstrip(".,").replace(",", "")
+    return replace(number, value=float(first))
+
+
+@mutant(of="read_number", kills="L7.03")
+def splits_at_every_comma(text):
+    """This looks like splitting at every comma: "1,000 samples" has one inside."""
+    parts = text.replace(",", ", ").replace(",  ", ", ")
+    return right_reading(parts)
+
+
+@mutant(of="read_number", kills="L7.03")
+def reads_anything(text):
+    """This looks like text outside the grammar being read all the same: a condition twice or of no kind must raise ValueError."""
+    try:
+        return right_reading(text)
+    except ValueError:
+        found = re.search(r"(\d[\d,.]*\d|\d) (% of \w+|\w+)", text)
+        return Reported(float(found[1].replace(",", "")), found[2]) if found else Reported(0, "nothing")
+
+
+@mutant(of="read_number", kills="L7.04")
+def whose_rate_is_lost(text):
+    """This looks like a relative number without whose rate it is a share of: that is its comparator."""
+    number = right_reading(text)
+    return replace(number, comparator="") if number.relative_to else number
+
+
+@mutant(of="read_number", kills="L7.04")
+def a_share_of_a_rate_is_a_rate(text):
+    """This looks like "93 % of the human rate" being read as 93 % of tasks."""
+    number = right_reading(text)
+    return replace(number, unit="% of tasks", comparator="") if number.relative_to else number
+
+
+@mutant(of="read_number", kills="L7.05")
+def thousands_are_decimals(text):
+    """This looks like a comma between thousands being read as a decimal point."""
+    number = right_reading(text)
+    return (
+        replace(number, value=number.value / 1000) if re.search(r" \d{1,3},\d{3} \w+", text) and number.value >= 1000 else number
+    )
+
+
+@mutant(of="read_number", kills="L7.05")
+def million_is_a_unit(text):
+    """This looks like "million" being left in the unit: it belongs to the number."""
+    number = right_reading(text)
+    for word, factor in (("thousand", 10**3), ("million", 10**6), ("billion", 10**9)):
+        if f" {word} " in text:
+            return replace(number, value=number.value / factor, unit=f"{word} {number.unit}")
+    return number
+
+
+@mutant(of="read_number", kills="L7.05")
+def every_count_is_of_samples(text):
+    """This looks like one unit for everything that is counted: prompts, pairs and episodes are three."""
+    number = right_reading(text)
+    return replace(number, unit="samples") if number.unit in COUNTED else number
+
+
+# ---------------------------------------------------------------- 7.2 follows
+
+
+def _with(*extra):
+    """The package's follows after sentences have been added: (word in a sentence, phrase that is read out of it)."""
+
+    def mistaken(claim, sentences):
+        more = []
+        for sentence in sentences:
+            for s in read_statements(sentence):
+                more += [f"{s.system} {phrase}." for word, phrase in extra if s.said and s.word == word]
+        return right_follows(claim, [*sentences, *more])
+
+    return mistaken
+
+
+@mutant(of="follows", kills="L7.02")
+def rl_means_ppo(claim, sentences):
+    """This looks like PPO being read out of "reinforcement learning": that is the name of a problem, and of no algorithm."""
+    return _with(("RL", "was trained with PPO"), ("tool RL", "was trained with PPO"))(claim, sentences)
+
+
+@mutant(of="follows", kills="L7.02")
+def agentic_means_rl(claim, sentences):
+    """This looks like reinforcement learning being read out of "agentic": an agent can be cloned, prompted or routed."""
+    return _with(("agentic", "was trained with reinforcement learning"))(claim, sentences)
+
+
+@mutant(of="follows", kills="L7.02")
+def evolution_means_training(claim, sentences):
+    """This looks like training being read out of an evolutionary search: the candidates change, and the weights need not."""
+    return _with(("evolution", "was trained"))(claim, sentences)
+
+
+@mutant(of="follows", kills="L7.02")
+def tools_mean_tool_rl(claim, sentences):
+    """This looks like tool RL being read out of tool use: tools can come from demonstrations, prompts or the runtime."""
+    return _with(("tools", "was trained with reinforcement learning over tool calls"))(claim, sentences)
+
+
+@mutant(of="follows", kills="L7.02")
+def rl_and_tools_are_tool_rl(claim, sentences):
+    """This looks like "reinforcement learning" and "uses tools" adding up to tool RL: it may have been trained on something else."""
+    said = {}
+    for sentence in sentences:
+        for s in read_statements(sentence):
+            if s.said:
+                said.setdefault(s.system, set()).add(s.word)
+    both = [system for system, words in said.items() if "tools" in words and words & {"RL", "PPO", "A2C", "REINFORCE", "GRPO"}]
+    return right_follows(claim, [*sentences, *(f"{s} was trained with reinforcement learning over tool calls." for s in both)])
+
+
+@mutant(of="follows", kills="L7.02")
+def whoever_it_is(claim, sentences):
+    """This looks like sentences about another system being counted for this one."""
+    system = read_statements(claim)[0].system if read_statements(claim) else ""
+    return right_follows(
+        claim, [sentence.replace(s[0].system, system) if (s := read_statements(sentence)) else sentence for sentence in sentences]
+    )
+
+
+@mutant(of="follows", kills="L7.02")
+def one_part_is_enough(claim, sentences):
+    """This looks like a claim with "and" being accepted for one of its parts: each of them must follow."""
+    parts = re.split(r" and ", claim.removesuffix("."))
+    system = read_statements(claim)[0].system if read_statements(claim) else None
+    if system is None or not claim.endswith("."):
+        return right_follows(claim, sentences)
+    return any(right_follows(f"{part if part.startswith(system) else f'{system} {part}'}.", sentences) for part in parts)
+
+
+@mutant(of="follows", kills="L7.02")
+def only_the_same_words(claim, sentences):
+    """This looks like a search for the same words: whoever says PPO has also said reinforcement learning."""
+    if not read_statements(claim):
+        raise ValueError("not of the grammar")
+    known = [s for sentence in sentences for s in read_statements(sentence)]
+    return all(s in known for s in read_statements(claim))
+
+
+@mutant(of="follows", kills="L7.02")
+def denial_goes_the_same_way(claim, sentences):
+    """This looks like a denial being passed on to what a word implies: "not PPO" leaves A2C, and reinforcement learning, open."""
+    more = []
+    for sentence in sentences:
+        for s in read_statements(sentence):
+            if not s.said and s.word in ("PPO", "A2C", "REINFORCE", "GRPO"):
+                more.append(f"{s.system} was not trained with reinforcement learning.")
+    return right_follows(claim, [*sentences, *more])
+
+
+@mutant(of="follows", kills="L7.02")
+def one_algorithm_excludes_the_others(claim, sentences):
+    """This looks like PPO denying A2C: a system may be trained with both, and Sparrow reranks as well."""
+    more = []
+    for sentence in sentences:
+        for s in read_statements(sentence):
+            if s.said and s.word in ("PPO", "A2C", "REINFORCE", "GRPO"):
+                more += [
+                    f"{s.system} was not trained with {name}." for name in ("PPO", "A2C", "REINFORCE", "GRPO") if name != s.word
+                ]
+    return right_follows(claim, [*sentences, *more])
+
+
+# ---------------------------------------------------------------- 7.3 implied_human_rate, 7.4 per_unit
+
+
+@mutant(of="implied_human_rate", kills="L7.04")
+def the_relative_is_the_rate(absolute, relative):
+    """This looks like the relative number being taken for a success rate: 93 % of the human rate is nobody's 93 %."""
+    return float(relative.value)
+
+
+@mutant(of="implied_human_rate", kills="L7.04")
+def the_product(absolute, relative):
+    """This looks like a product: absolute = relative * human rate, so the human rate is a quotient."""
+    return absolute.value * relative.value / 100
+
+
+@mutant(of="implied_human_rate", kills="L7.04")
+def the_quotient_upside_down(absolute, relative):
+    """This looks like the relative rate over the absolute one: it is the other way round."""
+    return 100 * relative.value / absolute.value if absolute.value else 0.0
+
+
+@mutant(of="implied_human_rate", kills="L7.04")
+def a_share_and_not_percent(absolute, relative):
+    """This looks like a rate between 0 and 1: the numbers are in percent, and so is the answer."""
+    return absolute.value / relative.value
+
+
+@mutant(of="implied_human_rate", kills="L7.04")
+def any_two_numbers(absolute, relative):
+    """This looks like a quotient of any two numbers: they must be a rate and a share of one, of the same experiment."""
+    return 100 * absolute.value / relative.value if relative.value else 0.0
+
+
+def _quotient(count, per):
+    return count.value / per.value if per.value else 0.0
+
+
+@mutant(of="per_unit", kills="L7.05")
+def added_up(count, per):
+    """This looks like two units being added: episodes and prompts have no sum."""
+    return replace(count, value=count.value + per.value)
+
+
+@mutant(of="per_unit", kills="L7.05")
+def the_unit_of_the_first(count, per):
+    """This looks like a quotient with the unit of the first number: it is of so many per one of the others."""
+    return replace(count, value=_quotient(count, per))
+
+
+@mutant(of="per_unit", kills="L7.05")
+def per_many(count, per):
+    """This looks like "per prompts": the second unit is one of its kind, in the singular."""
+    return replace(count, value=_quotient(count, per), unit=f"{count.unit} per {per.unit}")
+
+
+@mutant(of="per_unit", kills="L7.05")
+def upside_down(count, per):
+    """This looks like the quotient upside down: the first number is divided by the second."""
+    return replace(count, value=_quotient(per, count), unit=f"{count.unit} per {COUNTED.get(per.unit, per.unit)}")
+
+
+@mutant(of="per_unit", kills="L7.05")
+def whole_numbers(count, per):
+    """This looks like whole numbers only: 8.2 episodes per prompt is a mean."""
+    return replace(count, value=int(_quotient(count, per)), unit=f"{count.unit} per {COUNTED.get(per.unit, per.unit)}")
+
+
+@mutant(of="per_unit", kills="L7.05")
+def any_units(count, per):
+    """This looks like a quotient of anything: rates and points are no counts, and the same unit twice makes a share."""
+    return replace(count, value=_quotient(count, per), unit=f"{count.unit} per {COUNTED.get(per.unit, per.unit)}")
+
+
+@mutant(of="per_unit", kills="L7.05")
+def conditions_forgotten(count, per):
+    """This looks like a quotient without what both counts were reported with."""
+    return Reported(_quotient(count, per), f"{count.unit} per {COUNTED.get(per.unit, per.unit)}")
+
+
+# ---------------------------------------------------------------- 7.5 lore
+
+
+@mutant(of="lore", kills="L7.06")
+def true_and_beside_the_point():
+    """This looks like facts that are true and refute nothing: labelers rank answers, whatever WebGPT's best model was."""
+    return {
+        **REFUTES,
+        "webgpt": "f09",
+        "o1": "f20",
+        "constitution": "f21",
+        "tampering": "f14",
+        "alphaproof": "f22",
+        "benchmarks": "f22",
+    }
+
+
+@mutant(of="lore", kills="L7.06")
+def the_general_correction_everywhere():
+    """This looks like one correction for everything: that gains have many causes refutes no claim about WebGPT."""
+    return dict.fromkeys(REFUTES, "f01")
+
+
+@mutant(of="lore", kills="L7.06")
+def exchanged_within_a_laboratory():
+    """This looks like two corrections of one laboratory exchanged: each fact is about one system."""
+    swapped = {
+        "prm800k": "rbr",
+        "rbr": "prm800k",
+        "rlaif": "sparrow",
+        "sparrow": "rlaif",
+        "tampering": "claude37",
+        "claude37": "tampering",
+    }
+    return {claim: REFUTES[swapped.get(claim, claim)] for claim in REFUTES}
+
+
+@mutant(of="lore", kills="L7.06")
+def only_half_of_them():
+    """This looks like claims without a fact: each of the seventeen has one."""
+    return dict(list(REFUTES.items())[::2])
+
+
+# ---------------------------------------------------------------- 7.6 claims_table
+
+
+def _claims(**changed):
+    from autograder.alternatives.level7 import every_claim_with_its_lines
+
+    return {**every_claim_with_its_lines(), **changed}
+
+
+@mutant(of="claims_table", kills="L7.01")
+def disclosed_without_a_place():
+    """This looks like D without the line that says it: a claim without a place can't be looked up."""
+    return _claims(c01=("D", []), c06=("D", []))
+
+
+@mutant(of="claims_table", kills="L7.01")
+def inferences_are_disclosures():
+    """This looks like D for what is computed: 8.2 stands in no line, so it is I, with both numbers as its premises."""
+    return _claims(c02=("D", ["e3"]), c09=("D", ["e11"]), c12=("D", ["e1"]))
+
+
+@mutant(of="claims_table", kills="L7.01")
+def half_of_the_premises():
+    """This looks like an inference with one of its premises: from the episodes alone no mean per prompt follows."""
+    return _claims(c02=("I", ["e3"]), c09=("I", ["e10"]))
+
+
+@mutant(of="claims_table", kills="L7.01")
+def everything_unknown():
+    """This looks like U for everything: what stands there is disclosed."""
+    return {}
+
+
+@mutant(of="claims_table", kills="L7.01")
+def a_cause_is_inferred():
+    """This looks like a guess being called an inference: that results differ between suites says nothing about why."""
+    return _claims(c03=("I", ["e3", "e4"]), c08=("I", ["e9"]), c11=("I", ["e7", "e8"]))
+
+
+@mutant(of="claims_table", kills="L7.01")
+def another_line():
+    """This looks like places that say something else: the line must say the claim."""
+    return _claims(c05=("D", ["e6"]), c06=("D", ["e5"]), c07=("D", ["e8"]))
+
+
+@mutant(of="claims_table", kills="L7.02")
+def o1_by_ppo():
+    """This looks like PPO being read out of "reinforcement learning": the excerpt names no algorithm of o1."""
+    return _claims(c04=("D", ["e5"]))
+
+
+@mutant(of="claims_table", kills="L7.02")
+def evolution_updates_weights():
+    """This looks like training being read out of an evolutionary loop: programs are selected there, and of weights nothing is said."""
+    return _claims(c10=("I", ["e12"]))
+
+
+# ---------------------------------------------------------------- 7.7 conflicts
+
+
+@mutant(of="conflicts", kills="L7.08")
+def the_first_source_wins(table):
+    """This looks like the first source being chosen in silence: where two disagree, both stand."""
+    return tuple(Conflict(c.field, c.about, c.claims[:1]) for c in right_conflicts(table))
+
+
+@mutant(of="conflicts", kills="L7.08")
+def the_last_source_wins(table):
+    """This looks like the last source being chosen in silence: where two disagree, both stand."""
+    return tuple(Conflict(c.field, c.about, c.claims[-1:]) for c in right_conflicts(table))
+
+
+@mutant(of="conflicts", kills="L7.08")
+def sees_none(table):
+    """This looks like no conflict ever: 0.02 and 0.2 are two values of one coefficient."""
+    return ()
+
+
+@mutant(of="conflicts", kills="L7.08")
+def repetition_is_conflict(table):
+    """This looks like two places with the same text being called a conflict: they agree."""
+    keys = dict.fromkeys((c.field, c.about) for c in table.claims if c.label == "D" and c.about)
+    groups = [(key, tuple(c for c in table.claims if c.label == "D" and (c.field, c.about) == key)) for key in keys]
+    return tuple(Conflict(*key, claims) for key, claims in groups if len(claims) > 1)
+
+
+@mutant(of="conflicts", kills="L7.08")
+def quantities_of_a_field_conflict(table):
+    """This looks like two quantities of one field being called a conflict: a clip and a KL coefficient are two things."""
+    found = []
+    for field in dict.fromkeys(c.field for c in table.claims if c.label == "D"):
+        claims = tuple(c for c in table.claims if c.label == "D" and c.field == field)
+        if len({c.text for c in claims}) > 1:
+            found.append(Conflict(field, claims[0].about, claims))
+    return tuple(found)
+
+
+@mutant(of="conflicts", kills="L7.08")
+def inferences_conflict(table):
+    """This looks like an inference or an unknown being set against a disclosure: only what sources say can disagree."""
+    keys = dict.fromkeys((c.field, c.about) for c in table.claims if c.about)
+    groups = [(key, tuple(c for c in table.claims if (c.field, c.about) == key)) for key in keys]
+    return tuple(Conflict(*key, claims) for key, claims in groups if len({c.text for c in claims}) > 1)
+
+
+@mutant(of="conflicts", kills="L7.08")
+def each_value_once(table):
+    """This looks like one claim for each value: who agrees with whom is part of what is known, so every claim stands."""
+    return tuple(
+        Conflict(c.field, c.about, tuple({x.text: x for x in reversed(c.claims)}.values())[::-1]) for c in right_conflicts(table)
+    )
+
+
+# ---------------------------------------------------------------- 7.8 audit_report
+
+
+def _reports():
+    return map(find_report, map(report_id, range(COUNT)))
+
+
+def _answer(wanted):
+    """The right answer for the first report of a kind."""
+    return answer_of(next(report.id for report in _reports() if wanted(report)))
+
+
+def _place(report, start):
+    return next((f"s{n}" for n, text in enumerate(report.sentences, 1) if start in text), "")
+
+
+@mutant(of="audit_report", kills="L7.07")
+def an_algorithm_is_guessed():
+    """This looks like an optimiser being read out of "reinforcement learning"."""
+    answer = _answer(lambda r: any(f.why == "optimizer_from_rl" for f in r.planted.values()))
+    report = find_report(answer["report"])
+    answer["table"]["optimizer"] = ("D", [_place(report, "with reinforcement learning.")])
+    return answer
+
+
+@mutant(of="audit_report", kills="L7.07")
+def a_successor_is_a_checkpoint():
+    """This looks like a checkpoint being read out of a product's line: a successor need not start from its predecessor's weights."""
+    answer = _answer(lambda r: _place(r, "is the successor of"))
+    answer["table"]["base_checkpoint"] = ("D", [_place(find_report(answer["report"]), "is the successor of")])
+    return answer
+
+
+@mutant(of="audit_report", kills="L7.07")
+def days_are_compute():
+    """This looks like days being taken for device-time: on how many devices?"""
+    answer = _answer(lambda r: _place(r, "The main stage ran for") and not _place(r, "All the time"))
+    answer["table"]["compute"] = ("I", [_place(find_report(answer["report"]), "The main stage ran for")])
+    return answer
+
+
+@mutant(of="audit_report", kills="L7.07")
+def computed_is_disclosed():
+    """This looks like D for what is computed from several sentences: it is I, with all of them."""
+    answer = answer_of("R-003")
+    return {**answer, "table": {f: ("D", row[1]) if row[0] == "I" else row for f, row in answer["table"].items()}}
+
+
+@mutant(of="audit_report", kills="L7.07")
+def one_premise_is_missing():
+    """This looks like an inference that leaves out one of the sentences it rests on."""
+    answer = answer_of("R-003")
+    return {**answer, "table": {f: ("I", row[1][:1]) if row[0] == "I" else row for f, row in answer["table"].items()}}
+
+
+@mutant(of="audit_report", kills="L7.07")
+def the_newsletter_is_believed():
+    """This looks like every line of the newsletter being believed: some of them claim more than the report says."""
+    return {**answer_of("R-003"), "over_claims": {}}
+
+
+@mutant(of="audit_report", kills="L7.07")
+def every_line_is_accused():
+    """This looks like every line being called an over-claim: some say what the report says."""
+    answer = answer_of("R-003")
+    return {**answer, "over_claims": {f"h{n}": answer["over_claims"].get(f"h{n}", "not_said") for n in range(1, 7)}}
+
+
+@mutant(of="audit_report", kills="L7.07")
+def one_reason_for_all():
+    """This looks like one reason for every over-claim: each adds something of its own."""
+    answer = answer_of("R-003")
+    return {**answer, "over_claims": dict.fromkeys(answer["over_claims"], "not_said")}
+
+
+@mutant(of="audit_report", kills="L7.07")
+def gaps_are_not_listed():
+    """This looks like an empty list of unknowns: what a report doesn't say is a finding."""
+    answer = answer_of("R-003")
+    return {**answer, "table": {**answer["table"], "unknowns": []}}
+
+
+@mutant(of="audit_report", kills="L7.07")
+def nothing_was_read():
+    """This looks like a table in which everything is unknown: some rows are answered in so many words."""
+    answer = answer_of("R-003")
+    return {**answer, "table": {"unknowns": answer["table"]["unknowns"]}}
+
+
+@mutant(of="audit_report", kills="L7.07")
+def another_report():
+    """This looks like the table of another report than the one whose id stands there."""
+    return {**answer_of("R-004"), "report": "R-003"}
+
+
+@mutant(of="audit_report", kills="L7.07")
+def no_report_of_the_class():
+    """This looks like an id that no report of the class has."""
+    return {**answer_of("R-003"), "report": "R-3"}
+
+
+@mutant(of="audit_report", kills="L7.07")
+def a_number_without_budget():
+    """This looks like a result without its budget being taken for an answer: one sample, or a thousand?"""
+    answer = _answer(lambda r: r.truth.label("evaluation") == "U" and r.truth.label("optimizer") == "D")
+    answer["table"]["evaluation"] = ("D", [_place(find_report(answer["report"]), "% of tasks")])
+    return answer
+
+
+# ---------------------------------------------------------------- 7.9 audit_run
+
+
+@mutant(of="audit_run", kills="L7.07")
+def all_is_met():
+    """This looks like "met" for everything: some of it is recorded nowhere."""
+    answer = audited(example_run())
+    places = {field: ("met", place if "." in place else f"declaration.{field}") for field, (_, place) in answer["items"].items()}
+    return {**answer, "items": places}
+
+
+@mutant(of="audit_run", kills="L7.07")
+def the_courses_example():
+    """This looks like the course's recorded example: it is read rightly here, and it is not your run."""
+    return audited(example_run())
+
+
+@mutant(of="audit_run", kills="L7.07")
+def a_broken_chain():
+    """This looks like a ledger in which something was changed afterwards: its chain is broken."""
+    text = export(a_run(), DECLARED)
+    data = json.loads(text)
+    data["entries"][1]["round"]["cost"]["episodes"] = 1
+    return {**audited(text), "export": json.dumps(data)}
+
+
+@mutant(of="audit_run", kills="L7.07")
+def without_the_items():
+    """This looks like an export without an audit: each of the fourteen items needs a verdict."""
+    return {**audited(export(a_run(), DECLARED)), "items": {}}
+
+
+@mutant(of="audit_run", kills="L7.07")
+def a_single_run():
+    """This looks like one seed being called a spread: at least two runs are needed."""
+    answer = audited(export(a_run(), {**DECLARED, "runs": {"seeds": [0], "interval": [0.6, 0.6]}}))
+    return {**answer, "items": {**answer["items"], "seeds": ("met", "declaration.runs")}}
