@@ -199,7 +199,7 @@ _STYLE = """
 *{box-sizing:border-box}
 body{font:16px/1.45 system-ui,sans-serif;color:#222;background:#fff;margin:0 auto;padding:1rem;max-width:76rem}
 h1{margin:.2rem 0}h2{margin:0}h3{margin:1rem 0 .2rem;font-size:1rem}
-form{position:sticky;top:0;z-index:1;background:#fff;border-bottom:1px solid #8a8a8a;padding:.6rem 0;display:flex;flex-wrap:wrap;gap:.5rem 1rem;align-items:end}
+form{background:#fff;border-bottom:1px solid #8a8a8a;padding:.6rem 0;display:flex;flex-wrap:wrap;gap:.5rem 1rem;align-items:end}
 label{display:flex;flex-direction:column;font-size:.85rem}
 select,input,button{font:inherit;padding:.2rem .4rem;max-width:15rem}
 :focus-visible{outline:3px solid #D55E00;outline-offset:2px}
@@ -221,6 +221,7 @@ article{border:1px solid #8a8a8a;border-radius:.4rem;padding:1rem;margin:1rem 0;
 .odds{border-left:4px solid #D55E00;padding-left:.5rem}
 cite{color:#444;font-size:.9rem}cite::before{content:"["}cite::after{content:"]"}
 [hidden]{display:none}
+@media (min-width:40rem){form{position:sticky;top:0;z-index:1}}
 @media (max-width:40rem){.fields th,.fields td{display:block;width:auto}}
 """
 
