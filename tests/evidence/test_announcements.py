@@ -1,0 +1,156 @@
+"""The class's set of reports: each is a reader's exercise with one right answer, and the linter finds it without knowing how it was made."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from course.evidence.claims import Claim, EvidenceTable
+from course.evidence.lint import REASONS, Finding, over_claims, strong_words
+from course.evidence.numbers import read_number
+from course.evidence.reports import COUNT, QUESTIONS, drawn_id, find_report, report, report_id
+
+ALL = [report(seed) for seed in range(COUNT)]
+
+
+def test_no_two_reports_are_alike():
+    assert len({(r.sentences, r.lines) for r in ALL}) == COUNT
+    for a, b in zip(ALL, ALL[1:]):
+        assert len(set(a.sentences) & set(b.sentences)) <= len(a.sentences) / 2
+
+
+def test_a_report_is_a_function_of_its_number():
+    assert [report(seed) for seed in (0, 7, 199)] == [ALL[0], ALL[7], ALL[199]]
+    assert [r.id for r in ALL] == [report_id(seed) for seed in range(COUNT)] and find_report("R-017") == ALL[17]
+    for bad in ("R-200", "R-17", "", "r-017"):
+        with pytest.raises(ValueError, match="R-000 to R-199"):
+            find_report(bad)
+
+
+def test_students_draw_different_reports():
+    ids = [drawn_id(f"student {n}") for n in range(1000)]
+    assert len(set(ids)) > 190 and max(Counter(ids).values()) < 20
+    assert drawn_id(" Ada Lovelace") == drawn_id("ada lovelace ")
+
+
+def test_every_table_is_full_and_balanced():
+    """Each report has rows of all three labels, and each row is told in all the ways that it can be."""
+    ways = Counter()
+    for r in ALL:
+        labels = [r.truth.label(field) for field in QUESTIONS]
+        assert labels.count("D") >= 3 and labels.count("I") >= 1 and labels.count("U") >= 3, r.id
+        ways.update(zip(QUESTIONS, labels))
+        unknown = [field for field, label in zip(QUESTIONS, labels) if label == "U"]
+        assert r.truth.row("unknowns") == (Claim("unknowns", ", ".join(unknown), "U"),)
+    computed = {"sft_data", "rollouts", "compute", "inference"}
+    assert set(ways) == {(field, label) for field in QUESTIONS for label in ("DIU" if field in computed else "DU")}
+    assert min(ways.values()) >= 15
+
+
+def test_places_are_where_the_text_stands():
+    for r in ALL:
+        assert len(set(r.sentences)) == len(r.sentences) >= 12
+        for claim in r.truth.claims:
+            if claim.label == "D":
+                assert r.sentences[int(re.fullmatch(rf"{r.id} s(\d+)", claim.place)[1]) - 1] == claim.text
+            if claim.label == "I":
+                assert len(claim.premises) == 2
+                assert all(r.sentences[int(p.split("s")[-1]) - 1] in claim.text for p in claim.premises)
+
+
+def counts(texts):
+    return [int(n.replace(",", "")) for text in texts for n in re.findall(r"(?<![\w-])\d[\d,]*(?![\w-])", text)]
+
+
+@pytest.mark.parametrize(
+    "field, unit",
+    [("sft_data", "demonstrations"), ("rollouts", "episodes"), ("compute", "accelerator-days"), ("inference", "samples")],
+)
+def test_an_inference_is_arithmetic_on_two_sentences(field, unit):
+    """Two numbers stand there, and the answer is in no sentence."""
+    for r in ALL:
+        if r.truth.label(field) == "I":
+            a, b = counts(r.sentences[int(p.split("s")[-1]) - 1] for p in r.truth.row(field)[0].premises)
+            answer = max(a, b) // min(a, b) if field == "inference" else a * b
+            assert not any(f"{answer:,} {unit}" in text for text in r.sentences if not text.startswith("On ")), r.id
+
+
+def test_the_linter_finds_what_was_planted_and_nothing_else():
+    """Two independent ways to one answer: how a line was made, and what the sentences say about it."""
+    found = Counter()
+    for r in ALL:
+        assert 3 <= len(r.planted) <= 4 and len(set(r.lines)) == len(r.lines) == 6
+        assert sorted(over_claims(r.lines, r.sentences), key=lambda f: f.claim) == sorted(
+            r.planted.values(), key=lambda f: f.claim
+        ), r.id
+        assert all(r.lines[int(line[1:]) - 1] == finding.claim for line, finding in r.planted.items())
+        found.update(finding.why for finding in r.planted.values())
+    assert set(found) == set(REASONS) - {"not_said"} and min(found.values()) >= 10
+
+
+def test_sentences_support_themselves():
+    for r in ALL:
+        assert over_claims(r.sentences, r.sentences) == () and over_claims(r.truth, r.sentences) == ()
+
+
+def test_a_table_must_cite_the_sentence_that_says_it():
+    r = next(r for r in ALL if r.truth.label("optimizer") == "D")
+    claim = r.truth.row("optimizer")[0]
+    other = next(n for n, text in enumerate(r.sentences, 1) if text != claim.text and "trained" not in text)
+    moved = EvidenceTable((Claim("optimizer", claim.text, "D", f"{r.id} s{other}"),))
+    assert [(f.field, f.claim, f.place) for f in over_claims(moved, r.sentences)] == [("optimizer", claim.text, f"s{other}")]
+    with pytest.raises(ValueError, match="s99"):
+        over_claims(EvidenceTable((Claim("optimizer", claim.text, "D", f"{r.id} s99"),)), r.sentences)
+
+
+SENTENCES = (
+    "Vega-3 was trained with reinforcement learning.",
+    "On DeskBench, Vega-3 reaches 61 % of tasks, with 64 samples.",
+    "Vega-3 uses tools.",
+)
+
+
+@pytest.mark.parametrize("line, why, place", [
+    ("Vega-3 was trained with GRPO.", "optimizer_from_rl", "s1"),
+    ("Vega-3 was trained with reinforcement learning over tool calls.", "tool_rl_from_tools", "s3"),
+    ("On DeskBench, Vega-3 reaches 61 % of tasks.", "condition_dropped", "s2"),
+    ("On DeskBench, Vega-3 reaches 62 % of tasks, with 64 samples.", "not_said", ""),
+    ("Vega-3 is agentic.", "not_said", ""),
+    ("Vega-3 is wonderful.", "not_said", ""),
+])  # fmt: skip
+def test_one_line_at_a_time(line, why, place):
+    assert over_claims([line], SENTENCES) == (Finding("", line, why, place),)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "On DeskBench, Vega-3 reaches 61.0 % of tasks, with 64 samples.",
+        "Vega-3 was trained.",
+        "Vega-3 was trained and uses tools.",
+    ],
+)
+def test_another_wording_of_what_is_said(line):
+    assert over_claims([line], SENTENCES) == ()
+
+
+def test_strong_words_are_told_with_their_sentence():
+    text = "It reaches 61 %. This proves that RL works, thanks to our data. We measured it."
+    assert [(f.claim, f.why, f.place) for f in strong_words(text)] == [
+        ("thanks to", "cause_not_said", "s2"),
+        ("proves that", "not_said", "s2"),
+    ]
+    assert strong_words("Our policy reaches 61 % with one sample [D].") == ()
+
+
+def test_results_answer_only_with_their_budget():
+    for r in ALL:
+        for claim in r.truth.row("evaluation"):
+            if claim.label == "D":
+                assert read_number(claim.text).budget and read_number(claim.text).benchmark
+                assert f" {r.model} " in claim.text
+
+
+def test_a_report_prints_with_its_places():
+    text = str(ALL[3])
+    assert text.startswith("R-003 · ") and "\ns1 " in text and "\nh6 " in text

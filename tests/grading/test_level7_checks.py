@@ -1,0 +1,270 @@
+"""The proof of level 7: every known mistake is caught, every right alternative passes, and the checks work through plain data."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from autograder.alternatives import level7 as right
+from autograder.bans import veto
+from autograder.checks import level7 as visible
+from autograder.draw import Draw
+from autograder.framework import CheckFailed, Direct
+from autograder.inside import codec, drivers
+from autograder.judge import judge, run_check
+from autograder.levels import load
+from autograder.verify import Matrix, _verify_level
+from course.evidence.checklist import CHECKLIST, example_run
+from course.evidence.entailment import PHRASES, consequences, follows
+from course.evidence.lore import CLAIMS
+from course.evidence.numbers import COUNTED, read_number
+from course.evidence.reports import COUNT, QUESTIONS, find_report, report_id
+from promises import check_anchors, check_names, check_recognised, check_right_accepted, check_sentences, check_wrong_caught
+from wall import check_through_the_wall
+
+LEVEL = load(7)
+EXERCISES = [exercise.function for exercise in LEVEL.exercises]
+POINTS = {
+    "read_number": 10, "follows": 10, "implied_human_rate": 4, "per_unit": 6, "lore": 12, "claims_table": 12, "conflicts": 6, "audit_report": 20,
+    "audit_run": 10,
+}  # fmt: skip
+
+
+def only(function):
+    return replace(LEVEL, **{
+        field: tuple(item for item in getattr(LEVEL, field) if item.function == function)
+        for field in ("exercises", "checks", "mutants", "alternatives")
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("function", EXERCISES)
+def test_the_proof_of_the_checks(function):
+    matrix, level = Matrix(), only(function)
+    _verify_level(level, {function: level.reference(function)}, matrix)
+    assert (matrix.survivors, matrix.rejected, matrix.faults) == ([], [], [])
+    assert not [line for line in matrix.uncovered if line.startswith(function)]
+    row = matrix.levels["7"]
+    assert row["stub_points"] == 0 and row["solution_points"] == row["max_points"]
+
+
+def test_what_the_package_promises_is_checked_as_well():
+    home = [check for check in LEVEL.checks if check.home]
+    assert {check.function for check in home} == {"average", "total"}
+    for check in home:
+        assert run_check(check, Direct(check.function, LEVEL.reference(check.function)), 3) == ""
+        for mutant in LEVEL.mutants:
+            if mutant.function == check.function:
+                checks = [c for c in home if c.function == mutant.function]
+                assert any(run_check(c, Direct(c.function, mutant.run), 3) for c in checks), mutant.name
+
+
+def test_every_invariant_has_known_mistakes():
+    for id in (f"L7.0{n}" for n in range(1, 9)):
+        assert sum(id in mutant.kills for mutant in LEVEL.mutants) >= 3, id
+        assert any(check.points for check in LEVEL.checks if check.invariant == id), id
+
+
+def test_names_of_known_mistakes_are_their_own():
+    check_names(LEVEL)
+
+
+@pytest.mark.parametrize("function", EXERCISES)
+def test_each_exercise_has_one_anchor_and_a_hidden_check(function):
+    check_anchors(LEVEL, function)
+
+
+def test_the_points_are_those_of_the_plan():
+    assert {function: LEVEL.points_of(function) for function in EXERCISES} == POINTS
+
+
+def test_a_learner_is_told_a_sentence():
+    check_sentences(LEVEL)
+
+
+RECOGNISED = (
+    "drops_the_adjustment", "whose_rate_is_lost", "rl_means_ppo", "only_the_same_words", "the_relative_is_the_rate", "added_up", "true_and_beside_the_point",
+    "inferences_are_disclosures", "the_first_source_wins", "gaps_are_not_listed", "a_broken_chain",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [n for n in RECOGNISED if n != "inferences_are_disclosures"])
+def test_a_known_mistake_is_recognised(name):
+    check_recognised(LEVEL, name)
+
+
+@pytest.mark.parametrize("function", EXERCISES)
+def test_checks_hold_when_only_data_travels(function):
+    check_through_the_wall(LEVEL, function)
+
+
+@pytest.mark.parametrize("function", ["read_number", "follows", "implied_human_rate", "per_unit", "conflicts"])
+def test_chance_does_not_reject_a_right_answer_nor_spare_a_wrong_one(function):
+    check_right_accepted(LEVEL, function, (200,))
+    check_wrong_caught(LEVEL, function, (200,))
+
+
+# ---------------------------------------------------------------- the twins of the checks
+
+
+def test_sentences_are_read_as_they_were_put_together():
+    draw = Draw(5, "twins")
+    for _ in range(40):
+        number = visible.drawn_number(draw)
+        read = read_number(visible.sentence_of(number, who=draw.choice(visible.SYSTEMS), order=draw.shuffled(range(3))))
+        assert vars(read) == number
+    assert set(visible.COUNTS) <= set(COUNTED)
+    assert all(COUNTED[unit] == singular for unit, singular in visible.SINGULAR.items())
+
+
+def test_worlds_and_meanings_agree():
+    assert {phrase for pair in visible.PHRASES.values() for phrase in pair} == set(PHRASES)
+    for word in visible.WORDS:
+        fact = ("Vega-3", [(word, True)])
+        implied = {other for other in visible.WORDS if visible.must_hold(("Vega-3", [(other, True)]), [fact])}
+        assert implied == consequences(word)
+        assert all(
+            follows(visible.text_of("Vega-3", [(other, True)]), [visible.text_of(*fact)]) == (other in implied)
+            for other in visible.WORDS
+        )
+
+
+# ---------------------------------------------------------------- data cells, row by row
+
+
+def complaint(check_name, answer):
+    check = next(check for check in LEVEL.checks if check.name == check_name)
+    return run_check(check, Direct(check.function, lambda: answer), 1)
+
+
+def earned(function, answer):
+    return sum(v.points for v in judge(LEVEL, function, lambda _: Direct(function, lambda: answer), 1, hidden=True))
+
+
+def test_every_report_of_the_class_can_be_answered():
+    """All 200, with rows in any order and unknown ones left out; and what is right for one is not for another."""
+    for seed in range(0, COUNT, 8):
+        answer = right.answer_of(report_id(seed))
+        assert earned("audit_report", answer) == 20, report_id(seed)
+        shorter = {
+            **answer,
+            "table": {f: row for f, row in reversed(answer["table"].items()) if f == "unknowns" or row[0] != "U"},
+        }
+        assert earned("audit_report", shorter) == 20
+        other = {**right.answer_of(report_id((seed + 1) % COUNT)), "report": report_id(seed)}
+        assert earned("audit_report", other) <= 12
+
+
+def test_who_reads_nothing_earns_nothing_for_what_is_unknown():
+    for seed in range(0, COUNT, 20):
+        report = find_report(report_id(seed))
+        one = next(f for f in QUESTIONS if report.truth.label(f) == "D")
+        row = right.answer_of(report.id)["table"][one]
+        lazy = {"report": report.id, "table": {one: row, "unknowns": [f for f in QUESTIONS if f != one]}, "over_claims": {}}
+        said = [f for f in QUESTIONS if report.truth.label(f) != "U"]
+        assert earned("audit_report", lazy) <= (5 if len(said) > 2 else 10)
+
+
+def test_a_wrong_row_is_told_with_the_sentence_that_speaks_against_it():
+    answer = right.answer_of("R-003")
+    answer["table"]["rollouts"] = ("D", ["s14"])
+    told = complaint("row_rollouts", answer)
+    assert "expected I, got D" in told and "'Every step of the main stage plays 128 new episodes.'" in told
+    answer["table"]["optimizer"] = ("D", ["s6"])
+    told = complaint("row_optimizer", answer)
+    assert "expected U" in told and "with reinforcement learning." in told and "R-003" in told
+    answer["over_claims"]["h6"] = "not_said"
+    assert "h6: expected no over-claim" in complaint("no_honest_line_is_accused", answer)
+    del answer["over_claims"]["h1"]
+    told = complaint("every_planted_line_is_found", answer)
+    assert "h1" in told and "s7" in told
+
+
+@pytest.mark.parametrize("change, said", [
+    ({"report": "R-200"}, "R-200"), ({"report": 3}, "report"), ({"report": None}, "report"), ({"table": None}, "dict"), ({"table": {"optimiser": ("U", [])}}, "optimiser"),
+    ({"table": {"optimizer": "U"}}, "a label and a list"), ({"table": {"optimizer": ("D", [])}}, "the place where it stands"), ({"table": {"optimizer": ("D", ["s99"])}}, "s99"),
+    ({"table": {"optimizer": ("U", ["s1"])}}, "no place"), ({"over_claims": {"h9": "not_said"}}, "h9"), ({"over_claims": {"h1": "lies"}}, "reason"), ({"extra": 1}, "extra"),
+    ({"table": {}}, "U in every row"), ({"table": {"optimizer": ("I", [3])}}, "a label and a list"), ({"over_claims": ["h1"]}, "dict"),
+])  # fmt: skip
+def test_an_answer_of_the_wrong_form_is_told_so(change, said):
+    assert said in complaint("a_report_of_the_class", {**right.answer_of("R-003"), **change})
+
+
+@pytest.mark.parametrize("function", ["lore", "claims_table", "audit_report", "audit_run"])
+@pytest.mark.parametrize("answer", [None, {}, [], "D", {"report": "R-003"}, {3: 4}])
+def test_an_empty_data_cell_earns_nothing(function, answer):
+    assert earned(function, answer) == 0
+
+
+def test_lore_is_judged_claim_by_claim():
+    answer = {**right.the_facts_that_refute(), "rlaif": "f02", "sparrow": "f04"}
+    assert earned("lore", answer) == 9
+    told = complaint("what_google_reported", answer)
+    assert told.startswith("rlaif: ") and "sparrow: " in told and "robots" not in told
+    assert "f99" in complaint("what_openai_reported", {**answer, "o1": "f99"})
+    assert "dpo" in complaint("what_openai_reported", {**answer, "dpo": "f01"})
+    assert set(answer) == set(CLAIMS)
+
+
+def test_a_table_is_judged_claim_by_claim():
+    answer = {**right.every_claim_with_its_lines(), "c04": ("D", ["e5"]), "c02": ("I", ["e3"])}
+    assert earned("claims_table", answer) == 6
+    assert "reinforcement learning, which is the name of no algorithm" in complaint("which_algorithm_was_said", answer)
+    assert "exactly the lines" in complaint("what_follows_from_several_lines", answer)
+
+
+def test_the_recorded_example_earns_the_most_of_it():
+    answer = right.audited(example_run())
+    assert earned("audit_run", answer) == 8
+    assert "your own level 6" in complaint("it_is_your_own", answer)
+    wrong = {**answer, "items": {**answer["items"], "seeds": ("missing", "declaration.runs")}}
+    assert earned("audit_run", wrong) == 8  # less exact, and right
+    wrong["items"]["inference"] = ("met", "declaration.inference")
+    assert earned("audit_run", wrong) == 5
+    assert "declaration.inference is not there" in complaint("what_the_declaration_says", wrong)
+
+
+def test_a_ledger_that_was_touched_earns_nothing():
+    answer = right.a_run_that_passes()
+    data = json.loads(answer["export"])
+    data["entries"][2]["round"]["seeds"]["task"] = 99
+    touched = {**answer, "export": json.dumps(data)}
+    assert earned("audit_run", touched) == 0
+    assert "broken at round 2" in complaint("a_run_with_an_unbroken_chain", touched)
+    assert earned("audit_run", {**answer, "export": data}) == 0 and earned("audit_run", {**answer, "export": "{"}) == 0
+
+
+def test_items_are_told_with_their_place():
+    answer = right.a_run_that_passes()
+    for field in CHECKLIST:
+        items = {**answer["items"], field: ("missing", "declaration.store")}
+        assert earned("audit_run", {**answer, "items": items}) < 10
+    assert "(status, place)" in complaint("what_the_rounds_say", {**answer, "items": {**answer["items"], "counts": "met"}})
+
+
+def test_drivers_take_answers_apart_and_judge_nothing():
+    assert drivers.readings(lambda text: 3, ["a"]) == [{"kind": "int"}]
+    assert drivers.quotients(lambda a, b: a, [((3, "prompts"), (4, "pairs"))])[0]["value"] == 3
+    assert drivers.rates(lambda a, b: a.value + b.value, [((3, "x"), (4, "y"))]) == [7]
+    row = ("reward", "clip", "1", "D", "A 1", ())
+    assert drivers.disagreements(lambda table: None, [[row]]) == [{"kind": "NoneType"}]
+    assert drivers.disagreements(lambda table: [3], [[row]]) == [[{"kind": "int"}]]
+    tensors = {}
+    assert codec.decode(codec.encode(right.answer_of("R-003"), tensors), tensors) == right.answer_of("R-003")
+
+
+@pytest.mark.parametrize("function, source", [
+    ("lore", "from course.evidence.lore import REFUTES\ndef lore():\n    return REFUTES"),
+    ("claims_table", "from course.evidence import excerpt\ndef claims_table():\n    return excerpt.TRUTH"),
+    ("audit_report", "from course.evidence.reports import find_report\ndef audit_report():\n    return find_report('R-003').planted"),
+    ("audit_report", "from course.evidence.lint import over_claims as f\ndef audit_report():\n    return f([], [])"),
+    ("audit_run", "from course.evidence.checklist import checklist\ndef audit_run():\n    return checklist('')"),
+    ("follows", "from course.evidence.entailment import IMPLIES\ndef follows(claim, sentences):\n    return IMPLIES"),
+    ("read_number", "from course.evidence.lint import over_claims\ndef read_number(text):\n    return over_claims(text, [])"),
+])  # fmt: skip
+def test_the_packages_answers_may_not_be_asked(function, source):
+    assert veto(LEVEL.exercise(function), [source])
+
+
+def test_no_complaint_is_endless():
+    with pytest.raises(CheckFailed, match=r"and 4 more"):
+        visible.tell([f"row {n}" for n in range(10)])
