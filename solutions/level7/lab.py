@@ -674,13 +674,14 @@ check(audit_report)
 # %% [markdown]
 # {{card audit_run}}
 #
-# Before a result is called reproduced, source A (13) wants fourteen things. The ledger of level 6 holds some of them in its rounds, others a run must declare once. Paste the JSON that you wrote at the end of level 6 (its text, between the quotation marks, or read it from the file while you work and paste it before you hand in). For each of the fourteen items say:
+# Before a result is called reproduced, source A (13) wants fourteen things. The ledger of level 6 holds some of them in its rounds, others a run must declare once. Paste the text of `my_run.json`, which level 6 wrote at its end, as a string: files that lie beside the notebook don't come along when you hand in. For each of the fourteen items say:
 #
 # - `"met"`: all of it is recorded, and one place where;
 # - `"missing"`: a part of it is not, and the first place where it should have been recorded (`"declaration.runs.interval"`);
 # - `"not applicable"`: the run declares so, with a reason, where that is possible at all; and the place of the declaration.
 #
-# An honest "missing" is worth the same points as "met". If you have no ledger, there is a recorded one: `course.evidence.checklist.example_run()` gives its text. It earns 8 of the 10 points.
+# Eight points are for saying what is so: an honest "missing" is worth as much as "met". One is for a run of your own: if you have no ledger, `course.evidence.checklist.example_run()` gives the text of a recorded one. The last is for a run that *passes*, with every item met or not applicable. The rounds cannot be changed any more, the chain would
+# break; the declaration can be completed: count the horizons in your records, say the inference budget, repeat the run of level 6 with another `SEED` and give the interval. Only you know whether what you add is true.
 
 # %%
 from course.evidence import checklist as rules

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from course.cli import app
 from course.evidence.cards import SILENT, STATUSES, Card, label_counts, load_cards, page, read_card
 from course.evidence.claims import FIELDS, Claim, EvidenceTable
+from course.evidence.lint import strong_words
 
 ROOT = Path(__file__).resolve().parents[2]
 CARDS = load_cards()
@@ -89,6 +90,10 @@ def test_numbers_keep_their_conditions():
     assert "71/73 % raw and 59/61 % length-adjusted" in texts["Google RLAIF"]
     assert "93 % of the human rate" in texts["Playhouse embodied RLHF"]
     assert "these count prompts, not episodes" in texts["Constitutional AI"]
+
+
+def test_no_card_uses_words_that_nearly_always_claim_too_much():
+    assert [(card.name, claim.text) for card in CARDS for claim in card.table.claims if strong_words(claim.text)] == []
 
 
 def test_every_row_of_a_table_has_a_label():
