@@ -192,7 +192,7 @@ def bench(name: str, as_json: Annotated[bool, typer.Option("--json")] = False) -
     import importlib.util
 
     if not name.isidentifier() or importlib.util.find_spec(f"course.bench.{name}") is None:
-        _stop(f"there is no bench named {name!r}; there are: episodes, sampler, step, store")
+        _stop(f"there is no bench named {name!r}; there are: cluster, episodes, sampler, step, store")
     try:
         rows = importlib.import_module(f"course.bench.{name}").rows()
     except ImportError as error:

@@ -21,7 +21,7 @@ from course.training import tool_agent
 from course.training.agents import clone
 from course.training.learner import Learner
 
-CLONE_STEPS, ONLINE_STEPS, ONLINE_LR = 400, 6, 1e-3  # a shorter run than the agent's own: the two actors only have to differ
+CLONE_STEPS, ONLINE_STEPS, ONLINE_LR = 500, 10, 1e-3  # a shorter run than the agent's own: the two actors only have to differ
 HORIZONS = (2, 4)
 TASKS, SAMPLES = 192, 8
 FLAKY = 0.25  # how often a tool answers `error` in the old environment

@@ -6,17 +6,17 @@ Only the outcome of the route that was taken is known, as it is in use; what the
 from dataclasses import dataclass
 from typing import Iterator, Mapping, Sequence
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 import torch
 
 from course.masks import checked
-from course.systems.product import Attempts, exact_success
+from course.systems.product import FAST, SLOW, Attempts, exact_success
 from course.training.learner import step_seed
 
-PRICE = 0.02  # of an action that a route may take, in units of a right answer
-ROUTES = (("fast", 3, 1), ("slow", 5, 1), ("search", 5, 4))  # name, actions allowed, attempts
-STEPS, LR, BATCH = 300, 0.3, 64
+PRICE = 0.01  # of an action that a route may take, in units of a right answer
+ROUTES = (("fast", FAST, 1), ("slow", SLOW, 1), ("search", SLOW, 4))  # name, actions allowed, attempts
+STEPS, LR, BATCH = 600, 0.05, 64
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class RouterStep:
 
 def train_router(
     features: Float[Tensor, "tasks features"],
-    reward: Float[Tensor, "tasks routes samples"],
-    price: Float[Tensor, "routes"],
+    reward: Float[Tensor, "n routes samples"],
+    price: Float[Tensor, "prices"],
     *,
     seed: int,
     steps: int = STEPS,
@@ -98,7 +98,7 @@ class RouterReport:
 
 
 def router_report(
-    router: Router, features: Float[Tensor, "tasks features"], net: Float[Tensor, "tasks routes"], names: Sequence[str]
+    router: Router, features: Float[Tensor, "tasks features"], net: Float[Tensor, "n routes"], names: Sequence[str]
 ) -> RouterReport:
     """The ablation of a router by itself, on tasks it was not trained on; net: expected reward less price of every route."""
     if net.shape != (len(features), len(names)):
@@ -130,7 +130,7 @@ def route_outcomes(attempts: Attempts, *, actor: int, environment: int = 1) -> F
     """Expected success of each of ROUTES at each task, exactly; the rule selects where a route tries more than once."""
     outcomes = []
     for _, allowed, tries in ROUTES:
-        slow = torch.full((len(attempts.features),), allowed == 5)
+        slow = torch.full((len(attempts.features),), allowed == SLOW)
         outcomes.append(exact_success(attempts, actor=actor, environment=environment, reward=1, search=tries, slow=slow))
     return torch.stack(outcomes, dim=1)
 
@@ -138,3 +138,10 @@ def route_outcomes(attempts: Attempts, *, actor: int, environment: int = 1) -> F
 def route_prices() -> Float[Tensor, "routes"]:
     """Each action that a route may take is reserved, and paid, whether it is taken or not."""
     return torch.tensor([PRICE * allowed * tries for _, allowed, tries in ROUTES], dtype=torch.float64)
+
+
+def learned_routes(train: Attempts, asked: Attempts, seed: int) -> Bool[Tensor, "tasks"]:
+    """Which tasks may take the slow route in place of the fast one, as a router says that was trained on other tasks."""
+    reward = route_outcomes(train, actor=0)[:, :2, None]
+    *_, last = train_router(train.features, reward, route_prices()[:2], seed=seed)
+    return last.router.choose(asked.features) == 1
