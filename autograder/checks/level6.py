@@ -98,7 +98,7 @@ def direct_sum(
 ):
     """The definition as a sum over later steps, position by position."""
     pg_rho_bar = rho_bar if pg_rho_bar is None else pg_rho_bar
-    targets, advantages = torch.zeros_like(values), torch.zeros_like(values)
+    targets, advantages = [], []
     for b in range(values.shape[0]):
         mu, pi, r, v, g = (x[b].tolist() for x in (behaviour, target, rewards, values, discounts))
         cuts = [math.nan] * len(r) if next_values is None else next_values[b].tolist()
@@ -113,11 +113,11 @@ def direct_sum(
                 total += weight * delta[k]
                 weight *= g[k] * lambda_ * min(c_bar, ratio[k]) * math.isnan(cuts[k])
             error.append(total)
-        for t in range(len(r)):
-            later = error[t + 1] if t + 1 < len(r) and math.isnan(cuts[t]) else 0.0
-            targets[b, t] = v[t] + error[t]
-            advantages[b, t] = min(pg_rho_bar, ratio[t]) * (r[t] + g[t] * (after[t] + lambda_ * later) - v[t])
-    return targets, advantages
+        later = [e if math.isnan(cut) else 0.0 for e, cut in zip([*error[1:], 0.0], cuts)]
+        targets.append([value + e for value, e in zip(v, error)])
+        steps = zip(ratio, r, g, after, later, v)
+        advantages.append([min(pg_rho_bar, w) * (x + gamma * (n + lambda_ * e) - value) for w, x, gamma, n, e, value in steps])
+    return torch.tensor(targets, dtype=torch.float64), torch.tensor(advantages, dtype=torch.float64)
 
 
 def stale_rows(draw, rows=3, steps=6, drift=0.7):
