@@ -12,14 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
 
+import torch
+
 from course.envs import kernel
 from course.envs.kernel import State, Transition, World
 from course.models.policy import Policy
 from course.rollout.episodes import KEY, Grader, Play, play_episodes
 from course.rollout.record import Record
 from course.rollout.replay import Recipe
-from course.rollout.write_ahead import play_logged
+from course.rollout.write_ahead import log_path, play_logged
 from course.training.tool_agent import MAX_ACTION_TOKENS, grade, task_world
+
+PATIENCE = 30  # workers that die in a row without getting on, after which a person should look
 
 
 class WrongRecord(ValueError):
@@ -62,9 +66,6 @@ class Workload:
     def shards(self, plays: Sequence[Play]) -> list["Shard"]:
         starts = range(0, len(plays), self.rows)
         return [Shard(i // self.rows, dict(enumerate(plays[i : i + self.rows]))) for i in starts]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"make": self.make.make, "arguments": dict(self.make.arguments), "rows": self.rows, "columns": self.columns}
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,112 @@ class InProcess(Engine):
     def _parts(self, policy: Policy) -> Policy:
         spec, weights = policy.to_spec()
         return Policy.from_spec(spec, weights)  # a copy: the learner goes on while shards are played
+
+
+class Pool(Engine):
+    """What engines with workers elsewhere share: a queue, and patience with workers that die. Policies need a Decoder of the course."""
+
+    def __init__(self, workload: Workload, logs: str | os.PathLike | None = None):
+        super().__init__(workload, logs)
+        self.replaced = 0  # workers that died
+        self._queue: deque[tuple[Law, Shard]] = deque()
+        # By shard (None: before one was given): workers that died over it in a row without coming on, and how much was logged then.
+        self._deaths: dict[int | None, tuple[int, int]] = {}
+
+    def start(self, shard: Shard) -> None:
+        self._queue.append((_published(self), shard))
+        self._assign()
+
+    def abandon(self) -> None:
+        self._queue.clear()
+        self._deaths.clear()
+
+    def _parts(self, policy: Policy) -> Any:
+        spec, weights = policy.to_spec()
+        return spec, {name: weight.cpu().numpy().copy() for name, weight in weights.items()}
+
+    def _assign(self) -> None:
+        """Give queued shards to idle workers."""
+        raise NotImplementedError
+
+    def _heard(self, said: "Said", law: Law, shard: Shard) -> Played:
+        """The records of a worker's answer. Raises what it raised, or WrongRecord; the shard is back in the queue then."""
+        kind, what = said
+        try:
+            if kind == "error":
+                raise what
+            if set(what) != set(shard.plays):
+                raise WrongRecord(f"a worker must give a record of each row {sorted(shard.plays)}; got {sorted(what)}")
+            records = {row: accepted(what[row], play, row, self, law) for row, play in shard.plays.items()}
+        except Exception:
+            self._queue.appendleft((law, shard))
+            raise
+        self._deaths.clear()
+        return shard, records
+
+    def _died(self, task: tuple[Law, Shard] | None, how: str) -> LostWorker | None:
+        """A worker is gone: its shard goes to the front of the queue. The error to raise if that happens again and again."""
+        self.replaced += 1
+        if task is not None:
+            self._queue.appendleft(task)
+        lost, logged = (None, 0) if task is None else (task[1].number, self._logged(task[1]))
+        deaths, before = self._deaths.get(lost, (0, 0))
+        deaths = 1 if logged > before else deaths + 1
+        self._deaths[lost] = deaths, logged
+        if deaths <= PATIENCE:
+            return None
+        self._deaths.clear()
+        over = "before it was given a shard" if lost is None else f"over shard {lost}"
+        return LostWorker(
+            f"a worker must live long enough to get on; {deaths} in a row died {over} ({how}): nothing is lost, look for what kills "
+            f"them (memory?) and go on"
+        )
+
+    def _logged(self, shard: Shard) -> int:
+        """Bytes in the logs of a shard."""
+        paths = [] if self.logs is None else [log_path(self.logs, play) for play in shard.plays.values()]
+        return sum(path.stat().st_size for path in paths if path.exists())
+
+
+Said = tuple[str, Any]  # "records" with plain records by row, or "error" with an exception
+
+
+class Player:
+    """The worker's side: plays shards, and makes a policy only when the law changes."""
+
+    def __init__(self, workload: Workload, logs: Path | None):
+        self.workload, self.logs, self.setting = workload, logs, workload.setting()
+        self._stamp, self._policy = "", None
+
+    def play(self, law: Law, shard: Shard) -> Said:
+        try:
+            if self._stamp != law.stamp:
+                self._stamp, self._policy = "", None
+                self._policy = policy_of(law)
+                self._stamp = law.stamp
+            records = play_shard(self._policy, law.temperature, self.setting, self.workload, self.logs, shard)
+            return "records", {row: record.to_json() for row, record in records.items()}
+        except Exception as error:
+            return "error", _sendable(error)
+
+
+def policy_of(law: Law) -> Policy:
+    """The policy of a law, made from its parts. Raises WrongRecord if its stamp is another: it would sign episodes with a wrong name."""
+    spec, weights = law.parts
+    policy = Policy.from_spec(spec, {name: torch.from_numpy(weight.copy()) for name, weight in weights.items()})
+    if (stamp := policy.stamp(law.temperature)) != law.stamp:
+        raise WrongRecord(
+            f"policy must have the stamp it was published under, {law.stamp[:12]}; it has {stamp[:12]}: publish again"
+        )
+    return policy
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error without what can't travel; of its own kind where that can be made from its text."""
+    try:
+        return type(error)(*error.args)
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 def play_shard(

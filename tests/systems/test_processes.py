@@ -1,21 +1,30 @@
 """Workers as processes: the same records as in this process, whoever is killed."""
 
-import contextlib
 import os
-import random
 import resource
 import signal
 import threading
 import time
 
 import pytest
+from kills import killing
 
 from course.envs import kernel
 from course.rollout.episodes import Play, episode_seed
 from course.rollout.replay import Recipe
 from course.rollout.write_ahead import forget
-from course.systems.engine import InProcess, LostWorker, Setting, Shard, Workload, WrongRecord, tool_setting, tool_workload
-from course.systems.processes import Processes, policy_of
+from course.systems.engine import (
+    InProcess,
+    LostWorker,
+    Setting,
+    Shard,
+    Workload,
+    WrongRecord,
+    policy_of,
+    tool_setting,
+    tool_workload,
+)
+from course.systems.processes import Processes, context
 from course.training.tool_agent import blank_policy, lookups
 
 PLAYS = [Play(task, episode_seed(2, i), 2, i) for i, task in enumerate(lookups(12, 2))]
@@ -57,23 +66,10 @@ def test_equal_records(fresh, expected):
 
 
 def test_workers_that_are_killed_all_the_time(fresh, expected):
-    draw, stop, kills = random.Random(0), threading.Event(), []
-
-    def kill() -> None:
-        while not stop.wait(0.5 * draw.random()):
-            with contextlib.suppress(ProcessLookupError):  # dead, and not replaced yet
-                os.kill(pid := draw.choice(fresh.pids), signal.SIGKILL)
-                kills.append(pid)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
+    with killing(8, lambda draw: fresh.pids, [fresh.logs]) as kills:
         while len(kills) < 8:
             assert hashes(fresh.collect(PLAYS)) == hashes(expected)
             forget(fresh.logs, PLAYS)
-    finally:
-        stop.set()
-        killer.join()
 
 
 def test_policies_change_between_shards(fresh, policy, expected):
@@ -90,8 +86,6 @@ def test_policies_change_between_shards(fresh, policy, expected):
 
 
 def test_a_worker_ends_with_its_parent(tmp_path):
-    from course.systems.processes import context
-
     process = context().Process(target=_parent, args=(tmp_path / "pids",))
     process.start()
     while not (tmp_path / "pids").exists() or not (tmp_path / "pids").read_text().endswith("\n"):
@@ -173,7 +167,7 @@ def test_an_error_of_the_environment_is_told(troubled, expected):
 
 
 def test_workers_that_always_die(troubled, expected, monkeypatch):
-    monkeypatch.setattr("course.systems.processes.PATIENCE", 3)
+    monkeypatch.setattr("course.systems.engine.PATIENCE", 3)
     engine, flag = troubled("die", workers=1)
     with pytest.raises(LostWorker, match=r"4 in a row died over shard 0 \(exit code -9\): nothing is lost"):
         engine.collect(PLAYS)
@@ -182,8 +176,14 @@ def test_workers_that_always_die(troubled, expected, monkeypatch):
 
 
 def test_a_worker_that_hangs_is_replaced(troubled, expected):
-    engine, flag = troubled("hang", workers=1, deadline=1.0)
-    threading.Timer(0.5, flag.unlink).start()
+    engine, flag = troubled("hang", workers=1, deadline=3.0)
+
+    def mend() -> None:
+        while not engine.replaced:
+            time.sleep(0.01)
+        flag.unlink()
+
+    threading.Thread(target=mend).start()
     assert hashes(engine.collect(PLAYS)) == hashes(expected)
     assert engine.replaced >= 1
 

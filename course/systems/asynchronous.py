@@ -1,0 +1,270 @@
+"""Learner and actors side by side: nobody waits for the slowest episode, and the learner lives with samples that are a little old.
+
+Synchronous: start the groups of a step, wait for all of them, learn, publish. Asynchronous: so many groups are always being played;
+the learner takes a batch as soon as one of the sampled law's proportions is there, corrects for its age, and publishes; groups that
+have become too old are dropped whole and counted. A straggler holds up nobody but itself.
+"""
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, Callable, Iterator, Literal, Mapping, Sequence
+
+import torch
+
+from course.accounting.budget import Cost
+from course.credit.groups import group_relative_advantages
+from course.envs.three_tools import three_tools_tasks
+from course.models.policy import Policy
+from course.models.score import frozen_score
+from course.objectives.aggregation import aggregate
+from course.rollout.episodes import Episodes, Play, episode_seed
+from course.rollout.record import Record
+from course.systems.batching import Waiting, balanced_batch
+from course.systems.engine import Engine, Shard, tool_workload
+from course.systems.processes import Processes
+from course.systems.staleness import Aged, staleness_report, truncated_importance_weights, within_staleness
+from course.tasks.agent import AgentTask
+from course.training.grpo import GrpoConfig, grpo_update
+from course.training.learner import Learner
+from course.training.tool_agent import evaluate, held_out
+
+Mode = Literal["synchronous", "asynchronous"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """quotas: groups of each stratum in a batch, in the proportions in which tasks are asked for. ahead: groups that are being played
+    at any time while the learner works; as many as workers keep all of them busy.
+
+    limit: the most updates that a group may be behind when it is trained on. cap: of the importance weight for that age.
+    """
+
+    quotas: Mapping[str, int]
+    ahead: int
+    limit: int = 4
+    cap: float | int = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.quotas or min(self.quotas.values()) < 1:
+            raise ValueError(f"quotas must ask for at least 1 group of each stratum; got {dict(self.quotas)}")
+        if self.ahead < 1 or self.limit < 0 or not self.cap > 0:
+            raise ValueError(
+                f"ahead must be at least 1, limit at least 0, cap positive; got {self.ahead}, {self.limit}, {self.cap}"
+            )
+
+
+@dataclass(frozen=True)
+class Group:
+    """A task's episodes, all of one policy: first_version is the update that had made it. Times in seconds since the start."""
+
+    number: int
+    stratum: str
+    records: tuple[Record, ...]
+    first_version: int
+    sampled_at: float
+    completed_at: float
+
+
+@dataclass(frozen=True)
+class Learned:
+    """One update. waited: seconds in which the learner had nothing to do; worked: seconds of the update and of publishing.
+
+    lags: updates behind, by group. sample_share: effective sample size of the importance weights, as a share of the tokens.
+    dropped: groups that had become too old since the update before. numbers: of the groups that were trained on.
+    """
+
+    step: int
+    waited: float
+    worked: float
+    reward: float
+    lags: tuple[int, ...]
+    sample_share: float
+    ratio_quantiles: Mapping[str, float]
+    dropped: int
+    numbers: tuple[int, ...]
+    latencies: tuple[float, ...]  # seconds from sampling to completion, by group
+    cost: Mapping[str, int | float]
+
+
+def learn(
+    learner: Learner,
+    engine: Engine,
+    ask: Callable[[int], AgentTask],
+    stratum: Callable[[AgentTask], str],
+    *,
+    mode: Mode,
+    steps: int,
+    schedule: Schedule,
+    config: GrpoConfig,
+    seed: int,
+    temperature: float = 1.0,
+    seen: Callable[[Sequence[Record]], None] = lambda records: None,
+) -> Iterator[Learned]:
+    """`steps` updates of learner["actor"] on groups that the engine plays; ask(n) is the task of group n.
+
+        A <- min(exp(log pi_prox - log mu), cap) * A        pi_prox: the learner's policy when the update begins; mu: the sampler's
+
+    and then GRPO's clipped loss around pi_prox: the correction for age once, and the trust region around the present policy.
+    seen: is shown the records of each group as soon as it is done, dropped later or not: what was sampled is stored.
+    Reduces to: synchronous GRPO on the same groups for mode "synchronous", whose weights are 1 up to rounding and whose lags are 0;
+    that mode is a function of its seeds. What the asynchronous one trains on depends on who finished when.
+    Raises: ValueError if a shard has not the rows of a group; what the engine raises. Groups that were shown to `seen` are not lost.
+    Source: IMPALA's decoupled actors; truncated importance weights with a proximal policy (decoupled PPO).
+    """
+    size = config.group_size
+    if engine.workload.rows != size:
+        raise ValueError(f"rows of the workload must be those of a group, {size}; got {engine.workload.rows}")
+    began = time.perf_counter()
+    versions = {engine.publish(learner["actor"], temperature): learner.step}
+    asked, playing, sampled, dropped = 0, 0, {}, 0
+    queue: list[Group] = []
+    wanted = sum(schedule.quotas.values())
+
+    def start() -> None:
+        nonlocal asked, playing
+        task = ask(asked)
+        numbers = range(asked * size, (asked + 1) * size)
+        engine.start(Shard(asked, {i % size: Play(task, episode_seed(seed, i), seed, i) for i in numbers}))
+        sampled[asked] = (stratum(task), time.perf_counter() - began)
+        asked, playing = asked + 1, playing + 1
+
+    for step in range(learner.step, learner.step + steps):
+        waiting = time.perf_counter()
+        places = None
+        if mode == "synchronous":
+            for _ in range(wanted):
+                start()
+        while places is None:
+            while mode == "asynchronous" and playing < schedule.ahead:
+                start()
+            for shard, records in engine.finished(None if playing else 0):
+                rows = tuple(records[row] for row in sorted(records))
+                seen(rows)
+                kind, at = sampled.pop(shard.number)
+                version = versions[rows[0].versions.policy]
+                queue.append(Group(shard.number, kind, rows, version, at, time.perf_counter() - began))
+                playing -= 1
+            fresh = within_staleness(queue, step, schedule.limit)
+            dropped, queue = dropped + len(queue) - len(fresh), fresh
+            if mode == "synchronous":
+                places = None if playing else range(len(queue))
+            else:
+                places = balanced_batch(
+                    [Waiting(g.number, g.stratum, g.sampled_at, g.completed_at) for g in queue], schedule.quotas
+                )
+        while mode == "asynchronous" and playing < schedule.ahead:
+            start()
+        worked = time.perf_counter()
+        # In the order of their numbers: then a synchronous update does not depend on who finished first.
+        taken = sorted((queue[place] for place in places), key=lambda group: group.number)
+        queue = [group for place, group in enumerate(queue) if place not in set(places)]
+        found = _update(learner, taken, step, config, schedule.cap, seed)
+        learner.step = step + 1
+        versions[engine.publish(learner["actor"], temperature)] = learner.step
+        now = time.perf_counter()
+        yield Learned(
+            step=step, waited=worked - waiting, worked=now - worked, dropped=dropped, numbers=tuple(group.number for group in taken),
+            latencies=tuple(group.completed_at - group.sampled_at for group in taken), **found,
+        )  # fmt: skip
+        dropped = 0
+    if mode == "asynchronous":
+        engine.abandon()
+
+
+def _update(
+    learner: Learner, groups: Sequence[Group], version: int, config: GrpoConfig, cap: float | int, seed: int
+) -> dict[str, Any]:
+    """One GRPO update on these groups, and what Learned says of it."""
+    policy: Policy = learner["actor"]
+    records = tuple(record for group in groups for record in group.records)
+    episodes = Episodes(records, torch.arange(len(groups)).repeat_interleave(config.group_size), policy.tokenizer.pad_id)
+    batch, actions = episodes.batch, episodes.batch.action_mask[:, 1:]
+    advantage = group_relative_advantages(batch.reward, episodes.group_id, scale="std")[:, None].expand_as(
+        episodes.samples.logprobs
+    )
+    behaviour = episodes.samples.logprobs
+    proximal = torch.where(actions, frozen_score(policy, batch.tokens, batch.attention_mask, episodes.samples.temperature), 0.0)
+    ratio = proximal - behaviour
+    weights = truncated_importance_weights(ratio, actions, cap)
+    aged = [
+        Aged(group.first_version, group.first_version, tuple(row[mask].tolist()), (True,) * int(mask.sum()))
+        for group, rows, masks in zip(groups, ratio.split(config.group_size), actions.split(config.group_size))
+        for row, mask in zip(rows, masks)
+    ]
+    report = staleness_report(aged, version)
+    grpo_update(
+        learner, batch, torch.arange(len(batch)), proximal, proximal, advantage * weights, aggregate, config,
+        episodes.samples.temperature, learner.randomness(seed),
+    )  # fmt: skip
+    spent = sum((record.cost for record in records), Cost(episodes=len(records), sampled_tokens=episodes.tokens))
+    return {
+        "reward": float(batch.reward.mean()), "lags": tuple(version - group.first_version for group in groups),
+        "sample_share": report.effective_sample_size / int(actions.sum()), "ratio_quantiles": dict(report.ratio_quantiles),
+        "cost": spent.to_json(),
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- both modes on the three tools with slow tools
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A run of one mode: its updates, and success on held-out tasks behind the last one."""
+
+    mode: Mode
+    seed: int
+    updates: tuple[Learned, ...]
+    success: float
+    seconds: float
+
+    @property
+    def idle(self) -> float:
+        """Seconds in which the learner waited, all updates together."""
+        return sum(update.waited for update in self.updates)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+HORIZONS = (2, 4)
+QUOTAS = {"2": 4, "4": 4}
+
+
+def mixed(number: int, seed: int) -> AgentTask:
+    """Task `number` of a run: one and two operands in turn, which is the law that QUOTAS asks for."""
+    horizon = HORIZONS[number % len(HORIZONS)]
+    return three_tools_tasks(1, seed * 1_000_003 + number, pool="online", horizons=(horizon,))[0]
+
+
+def compared(
+    policy: Callable[[], Policy], seed: int, *, mode: Mode, steps: int = 10, workers: int = 8, wait: float | int = 0.02,
+    tail: float | int = 1.1, longest: float | int = 2.0, lr: float = 5e-4, group_size: int = 4, tasks: int = 128,
+    engine: Engine | None = None,
+) -> Comparison:  # fmt: skip
+    """Train a fresh policy() with tools whose waits are Pareto; see engine.slow_step. Workers mostly wait, so a few cores carry many.
+
+    engine: one to use again, of tool_workload(rows=group_size, wait=, tail=, longest=); None makes `workers` processes for this run.
+    """
+    began = time.perf_counter()
+    learner = Learner({"actor": policy()}, lr=lr)
+    mine = engine or Processes(tool_workload(rows=group_size, wait=wait, tail=tail, longest=longest), workers=workers)
+    try:
+        updates = tuple(
+            learn(
+                learner,
+                mine,
+                lambda number: mixed(number, seed),
+                lambda task: str(task.horizon),
+                mode=mode,
+                steps=steps,
+                schedule=Schedule(QUOTAS, ahead=workers),
+                config=GrpoConfig(group_size, beta=0.0, how="token"),
+                seed=seed,
+            )  # fmt: skip
+        )
+        seconds = time.perf_counter() - began
+    finally:
+        if engine is None:
+            mine.close()
+    success = evaluate(learner["actor"], held_out(tasks, horizons=HORIZONS), temperature=1.0).success
+    return Comparison(mode, seed, updates, success, seconds)

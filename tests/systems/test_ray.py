@@ -1,0 +1,99 @@
+"""Ray actors are one more engine: the same records and weights, whoever is killed."""
+
+import contextlib
+import os
+import signal
+
+import pytest
+from kills import killing
+
+from course.rollout.episodes import Play, episode_seed
+from course.rollout.write_ahead import forget
+from course.systems.engine import InProcess, LostWorker, WrongRecord, tool_workload
+from course.systems.ray_cluster import RayActors, start_ray
+from course.systems.run import problems, run, tool_plan
+from course.training.tool_agent import blank_policy, lookups
+
+PLAYS = [Play(task, episode_seed(2, i), 2, i) for i, task in enumerate(lookups(8, 2))]
+
+
+def hashes(records):
+    return [record.content_hash for record in records]
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return blank_policy(0)
+
+
+@pytest.fixture(scope="module")
+def expected(policy):
+    engine = InProcess(tool_workload(rows=4))
+    engine.publish(policy)
+    return engine.collect(PLAYS)
+
+
+@pytest.fixture(scope="module")
+def engine(cluster, tmp_path_factory):
+    with RayActors(tool_workload(rows=4), tmp_path_factory.mktemp("logs"), actors=2) as made:
+        yield made
+
+
+@pytest.fixture
+def fresh(engine, policy):
+    engine.publish(policy)
+    forget(engine.logs, PLAYS)
+    return engine
+
+
+def test_equal_records(fresh, expected):
+    assert hashes(fresh.collect(PLAYS)) == hashes(expected) and fresh.finished(0) == []
+
+
+def test_a_run_on_ray_that_is_killed_five_times(fresh, tmp_path):
+    plan = tool_plan(5, tool_workload(rows=4), groups=2, group_size=4)
+    with_ray, alone = tmp_path / "ray", tmp_path / "alone"
+    engines = []
+
+    def ray_engine(workload, logs):
+        engines.append(RayActors(workload, logs, actors=2))
+        return engines[-1]
+
+    def victims(draw):
+        return [pid for pid in engines[-1].pids if _alive(pid)] if engines else []
+
+    with killing(5, victims, [with_ray / "logs"]) as kills:
+        with contextlib.closing(run(with_ray, plan, 1000, engine=ray_engine)) as entries:
+            rounds = next(entry.round.index + 1 for entry in entries if len(kills) == 5)
+    list(run(alone, plan, rounds))
+    assert len(set(kills)) == 5 and problems(with_ray) == [] == problems(alone)
+    (mine,), (theirs,) = ((folder / "checkpoints").glob("*") for folder in (with_ray, alone))
+    assert mine.read_bytes() == theirs.read_bytes()
+
+
+def _alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_actors_that_always_die(fresh, expected, monkeypatch):
+    monkeypatch.setattr("course.systems.engine.PATIENCE", 0)
+    fresh.start(fresh.workload.shards(PLAYS)[0])
+    for pid in fresh.pids:
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(LostWorker, match="1 in a row died over shard 0 .*nothing is lost"):
+        while not fresh.finished():
+            pass
+    ((_, records),) = fresh.finished()  # the shard is still there, and so are new actors
+    assert hashes(records.values()) == hashes(expected[:4])
+
+
+def test_a_policy_that_arrives_changed(fresh):
+    fresh.publish(blank_policy(3))
+    fresh.law.parts[1]["model.norm.weight"][0] += 1
+    with pytest.raises(WrongRecord, match="publish again"):
+        fresh.collect(PLAYS)
+    assert not start_ray()
