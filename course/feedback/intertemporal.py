@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import dataclass, replace
-from typing import Sequence
+from typing import Callable, Sequence
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -51,11 +51,37 @@ class MarkedEpisode:
         return tuple(ends)
 
 
-def swapped_negatives(episodes: Sequence[MarkedEpisode], seed: int) -> list[MarkedEpisode]:
+def annotate(
+    progress: Sequence[float | int], *, seed: int, latency: int = 0, flip: float | int = 0.0, rate: float | int = 1.0
+) -> tuple[Mark, ...]:
+    """The marks of somebody who watches an episode and presses when it gets better or worse.
+
+    progress[k]: the gold progress of the prefix that ends with step k. At each step at which it changes, the watcher presses with
+    chance `rate`, and presses the wrong key with chance `flip`. The press comes `latency` steps late, at the latest at the end, so
+    it is taken for a statement about a step that it does not mean.
+    Raises: ValueError if latency is negative, or flip or rate is no probability.
+    """
+    if latency < 0 or not (0 <= flip <= 1 and 0 <= rate <= 1):
+        raise ValueError(f"latency must be at least 0, flip and rate in [0, 1]; got {latency}, {flip} and {rate}")
+    draw, last, marks = random.Random(f"annotate {seed}"), len(progress) - 1, []
+    for k, (before, after) in enumerate(zip(progress, progress[1:]), start=1):
+        presses, wrong = draw.random() < rate, draw.random() < flip
+        if after != before and presses:
+            later = min(k + latency, last)
+            marks.append(Mark(later - 1, later, 1 if (after > before) != wrong else -1))
+    return tuple(marks)
+
+
+def swapped_negatives(
+    episodes: Sequence[MarkedEpisode],
+    seed: int,
+    restate: Callable[[MarkedEpisode, Ids], tuple[Ids, ...]] = lambda episode, instruction: episode.steps,
+) -> list[MarkedEpisode]:
     """Each episode under another episode's instruction, its progress marks turned into setbacks.
 
     What was progress on one instruction is none on another; a setback says nothing about the other instruction and is dropped. An
     episode without progress marks, or for which no different instruction exists, gives no negative.
+    restate(episode, instruction): its steps under the other instruction, where observations repeat it.
     """
     rng = random.Random(seed)
     negatives = []
@@ -63,7 +89,8 @@ def swapped_negatives(episodes: Sequence[MarkedEpisode], seed: int) -> list[Mark
         others = sorted({other.instruction for other in episodes} - {episode.instruction})
         turned = tuple(replace(mark, sign=-1) for mark in episode.marks if mark.sign == 1)
         if others and turned and not episode.swapped:
-            negatives.append(MarkedEpisode(rng.choice(others), episode.steps, turned, swapped=True))
+            other = rng.choice(others)
+            negatives.append(MarkedEpisode(other, restate(episode, other), turned, swapped=True))
     return negatives
 
 
