@@ -693,7 +693,7 @@ def selection_mutates_nothing(ReplayPool, draw):
     """Neither the pool nor a record changes; the seed decides; each record is drawn about as often; a part gives its own."""
     from course.rollout.pools import PoolRule
 
-    records = episodes().records
+    records = [replace(record) for record in episodes().records]  # its own: whoever writes into one spoils no other check
     before = [json.dumps(r.to_json(), sort_keys=True) for r in records]
     pool = direct(ReplayPool)(PoolRule(9)).insert(records, 1)
     there = [(h.record.content_hash, h.inserted, h.uses) for h in pool.held]
@@ -741,9 +741,9 @@ def the_projector_form_is_sign_invariant(projector_change, draw):
     """Against P_u D P_v written out; (u, v) and (-u, -v) give one forecast; a straight path goes on."""
     from course.training.extrapolation import Factors
 
-    for _ in range(8):
-        m, n, count, horizon = draw.number(2, 6), draw.number(2, 6), draw.number(2, 6), draw.number(1, 5)
-        rank = draw.number(1, min(m, n) + 1)
+    for case in range(8):
+        m, n, count, horizon = draw.number(2, 6), draw.number(2, 6), draw.number(4, 7), draw.number(1, 5)
+        rank = 1 + case % min(m, n)
         deltas = [t * draw.normal(m, n) for t in range(count)]
         u, s, vh = torch.linalg.svd(deltas[-1], full_matrices=False)
         found = Factors(u[:, :rank], s[:rank], vh[:rank].T)

@@ -1,12 +1,17 @@
 """Level 6: mistakes in the package's own functions. Each docstring says what went wrong."""
 
+import random
 from dataclasses import replace
 
+import torch
+
 from autograder.framework import mutant
+from course.accounting import ledger as ledgers
 from course.accounting.budget import Cost, admit
 from course.accounting.ledger import append_round, total_cost
 from course.feedback import events as said_of
-from course.training import round as rounds_of
+from course.rollout import pools, store as stores
+from course.training import extrapolation as paths, gate as gates, round as rounds_of
 
 # ---------------------------------------------------------------- rounds
 
@@ -171,7 +176,6 @@ def one_seed_for_all_operators(learner, operators, **options):
 @mutant(of="run_rounds", kills="L6.07")
 def draws_seeds_from_the_global_generator(learner, operators, **options):
     """This looks like seeds from the global generator: the run depends on whatever ran before it."""
-    import torch
 
     class Part(Loop):
         def seeds(self, index):
@@ -371,3 +375,313 @@ class ForgetsTheSource(said_of.FeedbackEvent):
     @property
     def digest(self):
         return said_of.digest({k: v for k, v in self.to_json().items() if k not in ("source", "version")})
+
+
+# ---------------------------------------------------------------- reuse of a batch
+
+
+@mutant(of="GatedReuse", kills="L6.06")
+class StaysWithTheBatch(gates.GatedReuse):
+    """This looks like reuse that goes on behind a rejection: the batch that the gate refused is the next one's too."""
+
+    def _update(self, learner, episodes, advantages, seed):
+        held, uses = self.seed, self.uses
+        proposal = super()._update(learner, episodes, advantages, seed)
+        if proposal.decision == "reject":
+            self.seed, self.uses = held, uses
+        return proposal
+
+
+@mutant(of="GatedReuse", kills="L6.06")
+class AsksBehindTheStep(gates.GatedReuse):
+    """This looks like a gate behind the optimiser: the gradient it refuses has already moved weights and moments."""
+
+    def _update(self, learner, episodes, advantages, seed):
+        proposal = super()._update(learner, episodes, advantages, seed)
+        if proposal.decision == "accept":
+            return proposal
+        stepped = rounds_of.propose(learner, lambda: {"norm": learner.apply(clip=1.0)})  # its gradient is still there
+        return rounds_of.Proposal("accept", stepped.candidate, {**proposal.diagnostics, "updates": 1})
+
+
+@mutant(of="GatedReuse", kills="L6.06")
+class ThrowsGradientsAwayForNothing(gates.GatedReuse):
+    """This looks like a gradient that costs nothing if it is refused: reuse seems to save more than it does."""
+
+    def _account(self, episodes, events, advantages, proposal):
+        return super()._account(episodes, events, advantages, proposal) if proposal.decision == "accept" else Cost()
+
+
+@mutant(of="GatedReuse", kills="L6.06")
+class PaysForSamplesTwice(gates.GatedReuse):
+    """This looks like sampling charged in every use of a batch: reuse seems to save nothing."""
+
+    def _account(self, *parts):
+        return self.base.account(*parts)
+
+
+@mutant(of="GatedReuse", kills="L6.06")
+class AsksAboutFreshBatchesToo(gates.GatedReuse):
+    """This looks like a gate that a fresh batch must pass: the difference between two batches is taken for an effect of reuse."""
+
+    def _update(self, learner, episodes, advantages, seed):
+        if self.uses == 0:
+            self.gate.decide(1.0)
+        return super()._update(learner, episodes, advantages, seed)
+
+
+# ---------------------------------------------------------------- stores
+
+
+class _NoTriggers:
+    @classmethod
+    def _tables(cls):
+        return super()._tables()[:1]
+
+
+@mutant(of="Store", kills="L6.05")
+class StoreWithoutTriggers(_NoTriggers, stores.Store):
+    """This looks like a store that asks nobody not to change it: any tool that opens the file may."""
+
+
+@mutant(of="Store", kills="L6.05")
+class StoreThatAllowsReplace(stores.Store):
+    """This looks like triggers for UPDATE and DELETE alone: REPLACE takes a row out without asking either."""
+
+    @classmethod
+    def _tables(cls):
+        return super()._tables()[:3]
+
+
+@mutant(of="Store", kills="L6.05")
+class TrustsTheChainOnly(stores.Store):
+    """This looks like a store that compares chain values and reads no row: a changed body keeps its chain value."""
+
+    def verify(self):
+        before = stores.GENESIS
+        for number, row in self._rows():
+            if isinstance(row, str) or row[-2] != before:
+                return number
+            before = row[-1]
+        return None
+
+
+@mutant(of="Store", kills="L6.05")
+class ReadsBodiesOnly(stores.Store):
+    """This looks like a check of each body's own hash: a row that holds another row's contents passes, and so do edited times."""
+
+    def verify(self):
+        for number, row in self._rows():
+            if isinstance(row, str) or stores._sha256(row[3]) != row[2]:
+                return number
+        return None
+
+
+@mutant(of="LedgerFile", kills="L6.07")
+class LedgerWithoutTriggers(_NoTriggers, ledgers.LedgerFile):
+    """This looks like a ledger that anybody may rewrite in place: append-only is then a habit, and no property of the file."""
+
+
+@mutant(of="LedgerFile", kills="L6.07")
+class ChecksEachRoundAlone(ledgers.LedgerFile):
+    """This looks like entries that are checked one by one: a round that was forged with its own hash breaks no link."""
+
+    def verify(self):
+        for number, row in self._rows():
+            try:
+                self._entry(row)
+            except Exception:
+                return number
+        return None
+
+
+@mutant(of="LedgerFile", kills="L6.07")
+class TrustsTheStoredHash(ledgers.LedgerFile):
+    """This looks like a chain of hashes that nobody works out again: an edited round keeps its old one."""
+
+    def verify(self):
+        before = ledgers.GENESIS
+        for number, row in self._rows():
+            if isinstance(row, str) or row[-2] != before:
+                return number
+            before = row[-1]
+        return None
+
+
+@mutant(of="LedgerFile", kills="L6.07")
+class TakesAnyRound(ledgers.LedgerFile):
+    """This looks like a file that takes rounds in any order: the run can't be followed from one state to the next."""
+
+    def append(self, round):
+        self._store([(ledgers.canonical_json(round.to_json()),)])
+        return ledgers.Entry(round, "", self.head)
+
+
+# ---------------------------------------------------------------- pools
+
+
+@mutant(of="ReplayPool", kills="L6.13")
+class TheNewestLeave(pools.ReplayPool):
+    """This looks like a full pool that turns new records away: it fills once and grows old."""
+
+    def evict(self, update):
+        left = tuple(h for h in self.held if self.rule.max_age is None or update - h.inserted <= self.rule.max_age)
+        kept = {id(h) for part in self._parts(left).values() for h in part[: self.rule.capacity]}
+        return replace(self, held=tuple(h for h in left if id(h) in kept))
+
+
+@mutant(of="ReplayPool", kills="L6.13")
+class NothingGetsTooOld(pools.ReplayPool):
+    """This looks like a pool that forgets max_age: what no policy would write any more is trained on for ever."""
+
+    def evict(self, update):
+        endless = pools.ReplayPool(replace(self.rule, max_age=None), self.held).evict(update)
+        return replace(self, held=endless.held)
+
+
+@mutant(of="ReplayPool", kills="L6.13")
+class OneCapacityForAllParts(pools.ReplayPool):
+    """This looks like a capacity of the whole pool where each part has its own: a common family pushes the rare ones out."""
+
+    def evict(self, update):
+        left = tuple(h for h in self.held if self.rule.max_age is None or update - h.inserted <= self.rule.max_age)
+        return replace(self, held=left[-self.rule.capacity :])
+
+
+@mutant(of="ReplayPool", kills="L6.13")
+class SelectionTakesOut(pools.ReplayPool):
+    """This looks like a selection that takes records out of the pool: the next attempt finds others than this one's rule says."""
+
+    def select(self, k, seed, part=None):
+        chosen = super().select(k, seed, part)
+        names = {r.content_hash for r in chosen}
+        object.__setattr__(self, "held", tuple(h for h in self.held if h.record.content_hash not in names))
+        return chosen
+
+
+@mutant(of="ReplayPool", kills="L6.13")
+class SelectionAnnotatesRecords(pools.ReplayPool):
+    """This looks like a count of uses that is written into the record: a finished record then changes with every attempt."""
+
+    def select(self, k, seed, part=None):
+        chosen = super().select(k, seed, part)
+        for record in chosen:
+            vars(record)["uses"] = vars(record).get("uses", 0) + 1
+        return chosen
+
+
+@mutant(of="ReplayPool", kills="L6.13")
+class DrawsWithReplacement(pools.ReplayPool):
+    """This looks like draws with replacement: one record stands twice in a batch that should hold two."""
+
+    def select(self, k, seed, part=None):
+        there = self.held if part is None else self.parts()[part]
+        if k > len(there):
+            raise ValueError("k")
+        draw = random.Random(seed)
+        return tuple(draw.choice(there).record for _ in range(k))
+
+
+# ---------------------------------------------------------------- extrapolation
+
+
+@mutant(of="factors", kills="L6.14")
+def factors_as_they_come(delta, rank):
+    """This looks like factors with the signs that the library happened to give: the forecast depends on the machine."""
+    u, s, vh = torch.linalg.svd(delta, full_matrices=False)
+    return paths.Factors(u[:, :rank], s[:rank], vh[:rank].T)
+
+
+@mutant(of="factors", kills="L6.14")
+def signs_of_u_alone(delta, rank):
+    """This looks like a sign that is changed in u and not in v: the product is then minus the matrix."""
+    u, s, vh = torch.linalg.svd(delta, full_matrices=False)
+    u = u[:, :rank]
+    sign = torch.where(u.gather(0, u.abs().argmax(0, keepdim=True)) < 0, -1.0, 1.0).to(u.dtype)
+    return paths.Factors(u * sign, s[:rank], vh[:rank].T)
+
+
+@mutant(of="factors", kills="L6.14")
+def signs_by_the_first_entry(delta, rank):
+    """This looks like another convention than the declared one: the first entry decides, and it may be almost 0."""
+    u, s, vh = torch.linalg.svd(delta, full_matrices=False)
+    u, v = u[:, :rank], vh[:rank].T
+    sign = torch.where(u[:1] < 0, -1.0, 1.0).to(u.dtype)
+    return paths.Factors(u * sign, s[:rank], v * sign)
+
+
+@mutant(of="projector_change", kills="L6.14")
+def goes_on_along_u_itself(deltas, found, horizon):
+    """This looks like a forecast along the vectors themselves: with the other signs of the same factors it goes the other way."""
+    aligned = torch.stack([torch.einsum("mr,mn,nr->r", found.u, delta, found.v) for delta in deltas])
+    u = found.u * found.u.sum(0).sign()
+    return horizon * torch.einsum("r,mr,nr->mn", paths._slope(aligned, "deltas"), u, found.v)
+
+
+@mutant(of="projector_change", kills="L6.14")
+def the_last_step_again(deltas, found, horizon):
+    """This looks like the last step, repeated: one noisy checkpoint decides where the path goes."""
+    step = deltas[-1] - deltas[-2]
+    return horizon * (found.u * torch.einsum("mr,mn,nr->r", found.u, step, found.v)) @ found.v.T
+
+
+@mutant(of="projector_change", kills="L6.14")
+def mixes_the_directions(deltas, found, horizon):
+    """This looks like both projectors of the whole subspace at once: directions that were to go on alone are mixed."""
+    aligned = torch.stack([found.u.T @ delta @ found.v for delta in deltas])
+    return horizon * found.u @ paths._slope(aligned, "deltas") @ found.v.T
+
+
+def _jump(update=None, account=None, version=None):
+    def jump_round(base, path, **options):
+        made = paths.jump_round(base, path, **options)
+        changes = {"update": update and update(made, path, options), "account": account and account(base, path, options)}
+        made = replace(made, **{name: change for name, change in changes.items() if change})
+        return replace(made, versions={**made.versions, "update": version}) if version else made
+
+    return jump_round
+
+
+@mutant(of="jump_round", kills="L6.14")
+def a_jump_for_nothing(base, path, **options):
+    """This looks like a jump whose checkpoints and fit are in no bill: extrapolation seems to be free."""
+    return _jump(account=lambda base, path, options: base.account)(base, path, **options)
+
+
+@mutant(of="jump_round", kills="L6.14")
+def only_the_fit_is_paid(base, path, **options):
+    """This looks like a bill without storage: checkpoints of every step are kept, and nobody pays for them."""
+
+    def account(base, path, options):
+        own = paths.forecast_cost(path, rank=options["rank"], form=options["form"])
+        return lambda *parts: base.account(*parts) + Cost(fit_flops=own["fit_flops"])
+
+    return _jump(account=account)(base, path, **options)
+
+
+@mutant(of="jump_round", kills="L6.14")
+def jumps_with_the_moments(base, path, **options):
+    """This looks like moments that are thrown away with a jump: the recovery starts as an optimiser that has seen nothing."""
+
+    def update(made, path, options):
+        def reset(learner, *parts):
+            proposal = made.update(learner, *parts)
+            zero = {n: t.zero_() if n.startswith("optimiser") else t for n, t in proposal.candidate.items()}
+            return replace(proposal, candidate=zero)
+
+        return reset
+
+    return _jump(update=update)(base, path, **options)
+
+
+@mutant(of="jump_round", kills="L6.14")
+def forgets_the_scale(base, path, **options):
+    """This looks like a jump by the whole forecast, whatever scale was asked for."""
+    made = paths.jump_round(base, path, **{**options, "scale": 1.0})
+    return replace(made, versions=paths.jump_round(base, path, **options).versions)
+
+
+@mutant(of="jump_round", kills="L6.14")
+def calls_itself_an_update(base, path, **options):
+    """This looks like a jump under the name of an ordinary update: nobody can tell a guess from a measured step."""
+    return _jump(version=base.versions["update"])(base, path, **options)

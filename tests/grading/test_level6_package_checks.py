@@ -1,0 +1,73 @@
+"""The proof of level 6's checks on the package: every known mistake is caught, every right alternative passes."""
+
+from dataclasses import replace
+
+import pytest
+
+from autograder import levels
+from autograder.checks import level6_package as package
+from autograder.levels import load
+from autograder.verify import ALTERNATIVES_PER_FUNCTION, MUTANTS_PER_INVARIANT, Matrix, _alternatives, _mutants, _references
+from promises import check_names, check_sentences
+
+LEVEL = load(6)
+FUNCTIONS = sorted({check.function for check in LEVEL.checks if check.home})
+STATEMENTS = sorted({check.invariant for check in LEVEL.checks if check.home})
+
+
+def only(*functions):
+    fields = ("exercises", "checks", "mutants", "alternatives")
+    return replace(LEVEL, **{f: tuple(item for item in getattr(LEVEL, f) if item.function in functions) for f in fields})
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_the_proof_of_the_checks(function):
+    level, matrix = only(function), Matrix()
+    killed, accepted = _mutants(level, matrix), _alternatives(level, matrix)
+    _references(level, matrix)
+    assert matrix.survivors + matrix.rejected + matrix.faults == []
+    assert (killed, accepted) == (len(level.mutants), len(level.alternatives)) and accepted >= ALTERNATIVES_PER_FUNCTION
+
+
+@pytest.mark.parametrize("id", STATEMENTS)
+def test_every_invariant_has_known_mistakes_of_the_package(id):
+    assert sum(id in mutant.kills and mutant.function in FUNCTIONS for mutant in LEVEL.mutants) >= MUTANTS_PER_INVARIANT
+
+
+def test_each_function_has_a_known_mistake_for_each_of_its_invariants():
+    for function in FUNCTIONS:
+        for id in {check.invariant for check in LEVEL.checks_of(function)}:
+            assert sum(m.function == function and id in m.kills for m in LEVEL.mutants) >= 2, (function, id)
+
+
+def test_what_has_no_exercise_is_checked_on_the_package():
+    """Of the contract's statements on level 6 each has a check, on an exercise or on the package."""
+    assert {"L6.05", "L6.06", "L6.07", "L6.08", "L6.13", "L6.14", "L6.18"} <= set(STATEMENTS)
+
+
+def test_names_of_known_mistakes_are_their_own():
+    check_names(LEVEL)
+
+
+def test_a_learner_is_told_a_sentence():
+    check_sentences(LEVEL)
+
+
+def test_students_need_none_of_the_modules_that_they_do_not_get():
+    source = (levels.HERE / "checks" / "level6_package.py").read_text()
+    assert not any(f"autograder.{part}" in source for part in ("hidden", "mutants", "alternatives"))
+
+
+# ---------------------------------------------------------------- the twins of the checks
+
+
+def test_the_small_rounds_have_something_to_learn():
+    """No two scores are equal: a rejection that left a trace could not hide behind a gradient of 0."""
+    scores = [event.value for event in package.brevity(package.episodes().records, 0)]
+    assert len(set(scores)) == len(scores) == 4
+
+
+def test_the_checks_share_episodes_that_nobody_changes():
+    first = [record.content_hash for record in package.episodes().records]
+    assert first == [record.content_hash for record in package.episodes().records]
+    assert package.episodes() is package.episodes()
