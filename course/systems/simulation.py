@@ -146,7 +146,7 @@ class _Cluster:
         self.env.run(done)
         return self._report()
 
-    def _allowed(self) -> float:
+    def _allowed(self) -> int:
         """How many episodes may have been begun by now."""
         if self.learning is None:
             return len(self.jobs)
@@ -200,7 +200,7 @@ class _Cluster:
         self._open()
 
     def _open(self) -> None:
-        free = int(self._allowed()) - self.begun
+        free = self._allowed() - self.begun
         while self.idle and (free > 0 or self.begun == len(self.jobs)):
             self.idle.popleft().succeed()
             free -= 1
