@@ -177,6 +177,21 @@ def possible(world):
 WORLDS = [
     world for world in (dict(zip(WORDS, values)) for values in product((False, True), repeat=len(WORDS))) if possible(world)
 ]
+ALL = (1 << len(WORLDS)) - 1  # a set of worlds is an integer with a bit for each
+WHERE = {word: sum(1 << i for i, world in enumerate(WORLDS) if world[word]) for word in WORDS}
+
+
+def worlds_of(word, said):
+    return WHERE[word] if said else ALL ^ WHERE[word]
+
+
+def left_by(system, facts):
+    """The worlds that the facts about a system leave open."""
+    left = ALL
+    for who, statements in facts:
+        for word, said in statements if who == system else ():
+            left &= worlds_of(word, said)
+    return left
 
 
 def text_of(system, statements):
@@ -187,9 +202,8 @@ def text_of(system, statements):
 def must_hold(claim, facts):
     """(system, [(word, said)]) against a list of such facts: true in every world that the facts about the system leave open."""
     system, asked = claim
-    known = [statement for who, statements in facts if who == system for statement in statements]
-    left = [world for world in WORLDS if all(world[word] is said for word, said in known)]
-    return bool(left) and all(world[word] is said for world in left for word, said in asked)
+    left = left_by(system, facts)
+    return bool(left) and all(not left & ~worlds_of(word, said) for word, said in asked)
 
 
 def expect_followed(follows, cases):

@@ -95,11 +95,7 @@ def whatever_is_said(follows, draw):
             (draw.choice(systems), [(word, draw.number(0, 3) > 0) for word in draw.shuffled(WORDS)[: draw.number(1, 3)]])
             for _ in range(4)
         ]
-        consistent = all(
-            any(all(w[x] is s for who, said in facts if who == system for x, s in said) for w in visible.WORLDS)
-            for system in systems
-        )
-        if not consistent:
+        if not all(visible.left_by(system, facts) for system in systems):
             continue
         claim = (draw.choice(systems), [(word, draw.number(0, 3) > 0) for word in draw.shuffled(WORDS)[: draw.number(1, 3)]])
         cases.append(asked(claim, facts))
