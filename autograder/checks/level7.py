@@ -23,7 +23,7 @@ EXERCISES = (
     Exercise("lore", "7.5", "Lore, and what refutes it", 25, 2, ("REFUTES", "correction")),
     Exercise("claims_table", "7.6", "Disclosed, inferred, unknown", 20, 2, ("TRUTH",)),
     Exercise("conflicts", "7.7", "Where sources disagree", 15, 2),
-    Exercise("audit_report", "7.8", "Exit: an unseen report", 40, 4, ("truth", "planted", "over_claims")),
+    Exercise("audit_report", "7.8", "Exit: an unseen report", 40, 4, ("truth", "planted", "course.evidence.lint.over_claims")),
     Exercise("audit_run", "7.9", "Exit: your own run", 20, 3, ("checklist", "example_run")),
 )
 
