@@ -225,7 +225,7 @@ def in_a_hurry(line, sentences):
 
 READERS = {"your reader": stands, "in a hurry": in_a_hurry}
 N_REPORTS = 20 if FAST else reports.COUNT
-caught, planted, alarms, honest = {name: Counter() for name in READERS}, Counter(), Counter(), 0
+caught, planted = {name: Counter() for name in READERS}, Counter()  # by reason; None for a line that is right
 for number in range(N_REPORTS):
     report = reports.report(number)
     for place, line in enumerate(report.lines, 1):
@@ -263,7 +263,7 @@ say(
 # %% [markdown]
 # {{card implied_human_rate}}
 #
-# The embodied agents of level 6 reach "89 % success, equal to 93 % of the human success rate" [D]. The 93 % are relative, and are often retold as success. But the two numbers together say something that neither says alone:
+# The Playhouse agent, whose case stands beside level 6, reaches 89 % success, which is 93 % of the human rate [D]. The 93 % are relative, and are often retold as success. But the two numbers together say something that neither says alone:
 #
 # $$\text{implied rate}=100\cdot\frac{\text{absolute}}{\text{relative}}\qquad\text{[I], in \%.}$$
 #
@@ -557,7 +557,7 @@ check(conflicts)
 # | reward-model training | the judge | no, once the data are there | level 1, Experiment A |
 # | online RL | the policy, mostly a value model too | yes | level 2, Experiment B; level 4, Experiment D |
 # | rejection sampling, search | nothing | yes, at inference or for data | level 3, Experiments D and E |
-# | orchestration at run time | not necessarily anything | it acts live | level 6: a router before two policies |
+# | orchestration at run time | not necessarily anything | it acts live | level 6, Experiment G: a router among routes |
 #
 # One system may use all five. Evidence for one is none for the others.
 
