@@ -682,12 +682,21 @@ check(audit_report)
 #
 # Eight points are for saying what is so: an honest "missing" is worth as much as "met". One is for a run of your own: if you have no ledger, `course.evidence.checklist.example_run()` gives the text of a recorded one. The last is for a run that *passes*, with every item met or not applicable. The rounds cannot be changed any more, the chain would
 # break; the declaration can be completed: count the horizons in your records, say the inference budget, repeat the run of level 6 with another `SEED` and give the interval. Only you know whether what you add is true.
+#
+# A long ledger is unwieldy in a cell. The beginning of a chain is a chain: `shortened` below gives an export of the first rounds; count again what the declaration counts.
 
 # %%
 from course.evidence import checklist as rules
 
 say("| item | what it asks for | where it is recorded |\n|---|---|---|\n" + "\n".join(f"| `{name}` | {asks} | {', '.join(f'`{place}`' for place in places)} |" for name, (asks, places) in rules.CHECKLIST.items()))
 print(rules.__doc__)
+
+
+def shortened(text, rounds=3):
+    """An export of the first rounds of a run."""
+    ledger, declaration = rules.read_export(text)
+    return rules.export(ledger[:rounds], declaration)
+
 
 # %% ng="solution:audit_run"
 def audit_run():
