@@ -39,7 +39,7 @@ OPENING_STEPS, OPENING_LR, OPENING_BATCH = 240, 5e-3, 128
 CLONE_STEPS, CLONE_LR, CLONE_BATCH = 160, 2.5e-3, 64
 WATCHED = 600  # the clone's own episodes that somebody marks
 UTILITY_STEPS, UTILITY_LR, UTILITY_BATCH = 200, 2e-3, 32
-EPISODES, UPDATES, LR = 64, 60, 1e-3  # episodes per update
+EPISODES, UPDATES, LR = 64, 50, 1e-3  # episodes per update
 CONFIG = ImpalaConfig(lag=2, gamma=0.9, value_weight=0.1, clone_weight=0.3)
 SWAP = 0.33
 HELD_OUT = 256
@@ -62,10 +62,13 @@ def blank_policy(seed: int, width: int = 32) -> Policy:
 
 
 def demonstrations(seed: int, count: int = DEMONSTRATIONS) -> Episodes:
-    tasks = grid_tasks(count, seed, pool="demonstrations")
+    return demonstrated(grid_tasks(count, seed, pool="demonstrations"), seed)
+
+
+def demonstrated(tasks: Sequence[AgentTask], seed: int) -> Episodes:
     return scripted_episodes(
         [demonstrate(task, seed) for task in tasks], WORLD, tasks, tokenizer=TOKENIZER, serializer=SERIALIZER, grader=grade,
-        environment_seeds=[seed] * count,
+        environment_seeds=[seed] * len(tasks),
     )  # fmt: skip
 
 
@@ -251,7 +254,7 @@ def grounding(head: ScalarHead, episodes: Episodes, tasks: Sequence[AgentTask], 
     for row, steps in enumerate(gold):
         agree += [(float(change[row, k]) > 0) == (b > a) for k, (a, b) in enumerate(zip(steps, steps[1:])) if a != b]
     done = [i for i, record in enumerate(episodes.records) if record.evidence.decision == "right"]
-    others = [_under_another(episodes.records[i], tasks[i]) for i in done]
+    others = [under_another(episodes.records[i], tasks[i]) for i in done]
     turned = [prefixes(head, other) for other in others]
     own = [float(u[i, int(exists[i].sum())] - u[i, 0]) / unit for i in done]
     ends = [float(u[i, int(exists[i].sum())]) for i in done]
@@ -271,7 +274,7 @@ def prefixes(head: ScalarHead, episode: MarkedEpisode) -> Float[Tensor, "states"
         return head(tokens, torch.ones_like(tokens, dtype=torch.bool))[0, list(episode.step_ends)]
 
 
-def _under_another(record: Record, task: AgentTask) -> MarkedEpisode:
+def under_another(record: Record, task: AgentTask) -> MarkedEpisode:
     """The episode under an instruction about the next thing of the room that isn't the target."""
     names = [thing.name for thing in rooms_of(task, ())[0].things]
     name = names[(names.index(Goal.parse(task.prompt).target) + 1) % len(names)]
@@ -280,19 +283,21 @@ def _under_another(record: Record, task: AgentTask) -> MarkedEpisode:
 
 
 WATCHERS = {
-    "as trained": Watcher(),
+    "usual": Watcher(),
     "two steps late": Watcher(latency=2),
     "a quarter wrong": Watcher(flip=0.25),
 }
-LAGGED, LAGGED_LR = 12, 2e-3
+TRAINED = ("usual", "two steps late", "no swaps")  # the utilities that a policy is trained on
+LAGGED = 24  # updates that the stale actors are behind
 
 
 @dataclass(frozen=True)
 class PlayhouseRun:
-    """One seed. success: share of held-out tasks done, sampled at temperature 1, by policy.
+    """One seed. success: share of held-out tasks done by the expert, the clone and each trained policy, sampled at temperature 1.
 
-    marks: what watchers gave on the clone's episodes. utilities: by watcher, and "no swaps". lagged: success in training, update by
-    update, of actors that are LAGGED updates behind, with and without correction.
+    Trained policies go by the watcher whose marks made their utility, and "no swaps". marks: how many marks that was. curves: success
+    of the training episodes, update by update. lagged: what the learner of actors LAGGED updates behind came to with V-trace and
+    without, and the effective sample size and upper ratios of its later three quarters.
     """
 
     seed: int
@@ -311,26 +316,26 @@ def recorded_run(seed: int, *, updates: int = UPDATES) -> PlayhouseRun:
     shown, tasks = demonstrations(seed), grid_tasks(HELD_OUT, 0, pool="held_out")
     policy = cloned_policy(seed, shown.batch)
     held = play(policy, tasks)
-    found = {"expert": success(shown), "clone": success(held)}
+    found = {"expert": success(demonstrated(tasks, seed)), "clone": success(held)}
     watched_tasks = grid_tasks(WATCHED, seed, pool="marks")
     episodes = play(policy, watched_tasks, seed=seed)
     marks, fits, curves, lagged = {}, {}, {}, {}
-    arms = {name: (watcher, SWAP) for name, watcher in WATCHERS.items()} | {"no swaps": (WATCHERS["as trained"], 0.0)}
+    arms = {name: (watcher, SWAP) for name, watcher in WATCHERS.items()} | {"no swaps": (WATCHERS["usual"], 0.0)}
     for name, (watcher, swap) in arms.items():
         seen = watched(episodes, watched_tasks, watcher, seed)
         marks[name] = sum(len(episode.marks) for episode in seen)
         *_, (head, _) = utility_of(policy, seen, shown.batch, seed, swap=swap)
         unit = unit_of(head, episodes)
         fits[name] = grounding(head, held, tasks, unit)
+        if name not in TRAINED:
+            continue
         mine = copy.deepcopy(policy).requires_grad_(True)
         curves[name] = [step.success for step in train(mine, head, unit, shown.batch, seed, updates=updates)]
         found[name] = success(play(mine.eval(), tasks))
-        if name == "as trained":
+        if name == "usual":
             for correction, credit in (("V-trace", vtrace), ("none", uncorrected)):
                 stale, config = copy.deepcopy(policy).requires_grad_(True), replace(CONFIG, lag=LAGGED)
-                steps = list(
-                    train(stale, head, unit, shown.batch, seed, updates=updates, config=config, credit=credit, lr=LAGGED_LR)
-                )
+                steps = list(train(stale, head, unit, shown.batch, seed, updates=updates, config=config, credit=credit))
                 curves[f"stale, {correction}"] = [step.success for step in steps]
                 lagged[correction] = {
                     "success": success(play(stale.eval(), tasks)),

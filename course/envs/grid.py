@@ -132,7 +132,7 @@ def seen(room: Room) -> str:
 
 @dataclass(frozen=True)
 class Goal:
-    """go target: be at it and say done. bring target place: put it down where the other thing is, and say done."""
+    """go target: be at it and say done. bring target place: bring the two together, put down what is held, and say done."""
 
     verb: str
     target: str
@@ -151,7 +151,8 @@ def reached(room: Room, goal: Goal) -> bool:
     target = room.thing(goal.target)
     if goal.verb == "go":
         return room.agent == room.things[target].cell
-    return room.held != target and room.things[target].cell == room.things[room.thing(goal.place)].cell
+    place = room.thing(goal.place)
+    return room.held not in (target, place) and room.things[target].cell == room.things[place].cell
 
 
 def remaining(room: Room, goal: Goal) -> int:
@@ -170,12 +171,16 @@ def remaining(room: Room, goal: Goal) -> int:
     target = room.thing(goal.target)
     if goal.verb == "go":
         return _distance(room.agent, room.things[target].cell) + 1
-    place = room.things[room.thing(goal.place)].cell
-    if room.held == target:
-        return _distance(room.agent, place) + 2  # drop, done
-    return (
-        (room.held is not None) + _distance(room.agent, room.things[target].cell) + _distance(room.things[target].cell, place) + 3
-    )
+    place = room.thing(goal.place)
+    return min(_by_carrying(room, target, place), _by_carrying(room, place, target))
+
+
+def _by_carrying(room: Room, one: int, other: int) -> int:
+    """Actions until one thing lies where the other is, carried there, and done is said."""
+    along = _distance(room.things[one].cell, room.things[other].cell)
+    if room.held == one:
+        return along + 2  # drop, done
+    return (room.held is not None) + _distance(room.agent, room.things[one].cell) + along + 3  # drop, take, drop, done
 
 
 def _distance(one: Cell, other: Cell) -> int:
@@ -187,12 +192,14 @@ def next_action(room: Room, goal: Goal) -> str:
     if reached(room, goal):
         return "done"
     target = room.thing(goal.target)
-    if goal.verb == "go" or room.held is None:
-        if room.agent == room.things[target].cell:
-            return "take"
+    if goal.verb == "go":
         return _towards(room.agent, room.things[target].cell)
-    place = room.things[room.thing(goal.place)].cell
-    return "drop" if room.held != target or room.agent == place else _towards(room.agent, place)
+    place = room.thing(goal.place)
+    one, other = min(((target, place), (place, target)), key=lambda pair: _by_carrying(room, *pair))
+    at, to = room.things[one].cell, room.things[other].cell
+    if room.held is None:
+        return "take" if room.agent == at else _towards(room.agent, at)
+    return "drop" if room.held != one or room.agent == to else _towards(room.agent, to)
 
 
 def _towards(start: Cell, end: Cell) -> str:
@@ -326,7 +333,7 @@ def grid_tasks(
 
 def _task(name: str, verbs: tuple[str, ...], size: int, things: int, horizons: tuple[int, ...]) -> AgentTask:
     draw = random.Random(f"grid {name}")
-    for _ in range(1000):
+    for _ in range(200):
         room, history, instruction = _drawn(draw, verbs, size, things)
         horizon = remaining(replay_setter(room, history), Goal.parse(instruction))
         if horizon in horizons:

@@ -112,7 +112,8 @@ def impala(
     the last. credit: vtrace or a function with its arguments. demonstrations: what the cloning loss is about, if it has a weight.
     The actors' weights at update n are the learner's before update n - lag, the first ones as long as there are none so old. An
     episode that ended by itself is worth 0 after its last action; one that was cut off is bootstrapped there.
-    A run is a function of its seeds. It starts at step 0: weights of the past are in no checkpoint.
+    The learning rate falls to 0 over the steps, as in the source. A run is a function of its seeds; it starts at step 0, since
+    weights of the past are in no checkpoint.
     Raises: ValueError if value and actor don't share a trunk, the reward doesn't fit, or a weight of cloning has no demonstrations.
     """
     actor, head = learner["actor"], learner["value"]
@@ -131,7 +132,7 @@ def impala(
         if demonstrations is not None:
             rows = torch.randint(len(demonstrations), (config.clone_rows,), generator=learner.randomness(seed))
         loss, said = _loss(actor, head, episodes, rewards, credit, config, None if rows is None else demonstrations[rows])
-        norm = learner.descend([loss])
+        norm = learner.descend([loss], factor=1 - step / steps)
         learner.step += 1
         yield ImpalaStep(
             step=step,
