@@ -2,6 +2,8 @@
 
 import ast
 import json
+import math
+import statistics
 from dataclasses import replace
 from functools import cached_property
 
@@ -11,9 +13,12 @@ from autograder.framework import alternative
 from course.accounting import ledger as ledgers
 from course.accounting.budget import Cost
 from course.accounting.ledger import append_round, total_cost
+from course.envs import grid
 from course.feedback import events as said_of
-from course.rollout import pools, store as stores
-from course.training import extrapolation as paths, gate as gates, round as rounds_of
+from course.models.score import frozen_score
+from course.rollout import pools, store as stores, write_ahead as wal
+from course.systems import engine as engines, latency as tails_of, reward_service as late
+from course.training import agents, extrapolation as paths, gate as gates, round as rounds_of
 
 # ---------------------------------------------------------------- rounds
 
@@ -276,3 +281,289 @@ def a_jump_with_its_own_bill(base, path, *, form="projector", **options):
         return base.account(*parts) + Cost(stored_bytes=held, fit_flops=flops)
 
     return replace(made, account=account)
+
+
+# ---------------------------------------------------------------- workers, late rewards, tails, drift
+
+
+@alternative(of="play_logged")
+def one_row_at_a_time(policy, world, plays, *, folder, **options):
+    """Each episode in a pass of its own: rows and columns are stated, so the bits are the same."""
+    records = {}
+    for row, play in plays.items():
+        records |= wal.play_logged(policy, world, {row: play}, folder=folder, **options)
+    return records
+
+
+@alternative(of="play_logged")
+def with_logs_in_hand(policy, world, plays, *, folder, grader, max_action_tokens, rows, columns, temperature=1.0, **options):
+    """The logs opened here, in reverse, and closed by hand."""
+    plan = {
+        "policy": policy.stamp(temperature), "environment": f"{world.name}@{world.version}", "temperature": float(temperature),
+        "max_action_tokens": max_action_tokens, "rows": rows, "columns": columns,
+    }  # fmt: skip
+    logs = {}
+    try:
+        for row in reversed(sorted(plays)):
+            play = plays[row]
+            known = {name: getattr(play, name) for name in ("environment_seed", "sampling_seed", "noise_episode")}
+            named = {**plan, "task": play.task.digest(), **known, "row": row}
+            logs[row] = wal.EpisodeLog(wal.log_path(folder, play), named)
+        return wal.play_episodes(
+            policy, world, plays, grader=grader, max_action_tokens=max_action_tokens, temperature=temperature, rows=rows,
+            columns=columns, journals=logs, **options,
+        )[0]  # fmt: skip
+    finally:
+        for log in logs.values():
+            log.close()
+
+
+@alternative(of="Desk")
+class FromItsDiary(late.Desk):
+    """Whatever is asked of it, it works out anew from all that has happened."""
+
+    def __init__(self, *given, **options):
+        super().__init__(*given, **options)
+        self.diary, self.given, self.options = [], given, options
+
+    def _told(self, name, *said):
+        again = late.Desk(*self.given, **self.options)
+        for before, parts in self.diary:
+            getattr(again, before)(*parts)
+        result = getattr(again, name)(*said)
+        self.diary.append((name, said))
+        self.requests = again.requests
+        return result
+
+    def ask(self, record, now):
+        return self._told("ask", record, now)
+
+    def due(self, now, most=None):
+        return self._told("due", now, most)
+
+    def answer(self, record, event):
+        return self._told("answer", record, event)
+
+    def fail(self, record, attempt, reason, now):
+        return self._told("fail", record, attempt, reason, now)
+
+    def expire(self, now):
+        return self._told("expire", now)
+
+
+@alternative(of="Desk")
+class WithAnInbox(late.Desk):
+    """Answers that count go to an inbox of their own, and are looked up there first."""
+
+    def __init__(self, *given, **options):
+        super().__init__(*given, **options)
+        self.inbox = {}
+
+    def answer(self, record, event):
+        if record in self.inbox and event.record == record:
+            return False
+        counted = super().answer(record, event)
+        if counted:
+            self.inbox[record] = event
+        return counted
+
+    def event(self, record):
+        return self.inbox.get(record) or super().event(record)
+
+    def settled(self, records):
+        return [self.event(record) for record in records if self.event(record) is not None]
+
+
+@alternative(of="latency_report")
+def tails_by_sorting(episodes, waits, seconds):
+    """Sorted lists and the standard library."""
+    if sum(w.ended - w.began for w in waits) > seconds:
+        raise ValueError(f"seconds must cover the waits; got {seconds}")
+    report = {}
+    for name in [*{e.stratum: None for e in episodes}, "all"]:
+        values = sorted(e.ended - e.began for e in episodes if name in ("all", e.stratum))
+        cuts = statistics.quantiles(values, n=100, method="inclusive") if len(values) > 1 else values * 99
+        waited = math.fsum(w.ended - w.began for w in waits if name in ("all", w.stratum))
+        quantiles = {"p50": cuts[49], "p95": cuts[94], "p99": cuts[98]}
+        report[name] = tails_of.Tail(len(values), statistics.fmean(values), quantiles, values[-1], waited / seconds)
+    return report
+
+
+@alternative(of="latency_report")
+def tails_by_torch(episodes, waits, seconds):
+    """Tensors in place of arrays, one stratum after the other, and then all."""
+    report = tails_of.latency_report(episodes, waits, seconds)
+    for name in report:
+        x = torch.tensor([e.ended - e.began for e in episodes if name in ("all", e.stratum)], dtype=torch.float64)
+        q = x.quantile(torch.tensor([0.5, 0.95, 0.99], dtype=torch.float64)).tolist()
+        report[name] = replace(report[name], quantiles=dict(zip(("p50", "p95", "p99"), q)))
+    return report
+
+
+def _rows_of(episodes):
+    rows = {}
+    for number, record in enumerate(episodes.records):
+        for place, step in enumerate(record.steps):
+            rows.setdefault(step.tool or "unreadable", []).append((number, place, step))
+    return rows
+
+
+@alternative(of="action_report")
+def token_by_token(episodes, reference=None):
+    """Plain sums over the tokens of each action."""
+    batch = episodes.batch
+    theirs = (
+        None if reference is None else frozen_score(reference, batch.tokens, batch.attention_mask, episodes.samples.temperature)
+    )
+    report = {}
+    for tool, actions in _rows_of(episodes).items():
+        drift = []
+        for number, _, step in actions:
+            if theirs is not None:
+                columns = range(step.span[0] - 1, step.span[1] - 1)
+                drift.append(sum(float(episodes.samples.logprobs[number, t] - theirs[number, t]) for t in columns))
+        n = len(actions)
+        report[tool] = agents.ActionRow(
+            n, sum(s.arguments is not None for *_, s in actions) / n, sum(s.outcome == "executed" for *_, s in actions) / n,
+            sum(drift) / n if drift else None, {},
+        )  # fmt: skip
+    return report
+
+
+@alternative(of="action_report")
+def one_report_for_each_episode(episodes, reference=None):
+    """Reports of the episodes alone, averaged with the numbers of calls as weights."""
+    parts = [
+        agents.action_report(replace(episodes, records=(record,), group_id=episodes.group_id[:1]), reference)
+        for record in episodes.records
+    ]
+    report = {}
+    for tool in sorted({tool for part in parts for tool in part}):
+        rows = [part[tool] for part in parts if tool in part]
+        calls = sum(row.calls for row in rows)
+        mean = lambda name: sum(getattr(row, name) * row.calls for row in rows) / calls  # noqa: B023, E731
+        report[tool] = agents.ActionRow(
+            calls, mean("valid"), mean("executed"), None if reference is None else mean("kl"), rows[0].cost
+        )
+    return report
+
+
+@alternative(of="Player")
+class MakesThePolicyEachTime(engines.Player):
+    """A policy is made for every shard, whether the law is new or not."""
+
+    def play(self, law, shard):
+        self._stamp, self._policy = "", None
+        return super().play(law, shard)
+
+
+@alternative(of="Player")
+class PlaysRowByRow(engines.Player):
+    """Each row of a shard in a pass of its own: the shape of the batch is stated, so the bits are the same."""
+
+    def play(self, law, shard):
+        found = {}
+        for row, play in shard.plays.items():
+            kind, said = super().play(law, replace(shard, plays={row: play}))
+            if kind == "error":
+                return kind, said
+            found |= said
+        return "records", found
+
+
+@alternative(of="token_loss")
+def selected_and_summed(each, mask, tokens):
+    """The counted tokens taken out, divided, then added up."""
+    return (each[mask] / max(1, tokens)).sum()
+
+
+@alternative(of="token_loss")
+def row_by_row(each, mask, tokens):
+    """One row after the other."""
+    total = each.new_zeros(())
+    for row, counts in zip(each, mask):
+        total = total + torch.where(counts, row, torch.zeros_like(row)).sum()
+    return total / tokens if tokens else total
+
+
+@alternative(of="replay_setter")
+def as_a_recursion(room, history):
+    """One action, then the rest."""
+    if not history:
+        if room.finished:
+            raise ValueError("setter's history must not end the episode")
+        return room
+    (tool, then), *rest = history
+    after = grid.act(room, tool)
+    if grid.seen(after) != then:
+        raise ValueError(f"setter's history must replay exactly; {tool} saw {then!r}")
+    return as_a_recursion(after, rest)
+
+
+@alternative(of="replay_setter")
+def all_rooms_then_compared(room, history):
+    """All rooms first, then all sights."""
+    rooms = [room]
+    for tool, _ in history:
+        rooms.append(grid.act(rooms[-1], tool))
+    if [grid.seen(r) for r in rooms[1:]] != [then for _, then in history] or rooms[-1].finished:
+        raise ValueError("setter's history must replay exactly and not end the episode")
+    return rooms[-1]
+
+
+@alternative(of="grid_world")
+def with_its_own_start(*, max_actions=7, replays=True):
+    """The start written out."""
+
+    def start(task, seed):
+        room, said = grid.Room.from_json(task.hidden["room"]), ["setter"]
+        for tool, then in task.hidden["setter"] if replays else ():
+            room = grid.act(room, tool)
+            said.append(tool)
+            if grid.seen(room) != then:
+                raise ValueError("setter's history must replay exactly")
+        return grid.Inner(room, task.prompt), f"{' '.join(said)} {grid.seen(room)} {task.prompt}"
+
+    return replace(grid.grid_world(max_actions=max_actions, replays=replays), start=start)
+
+
+@alternative(of="grid_world")
+def from_a_room_that_was_left(*, max_actions=7, replays=True):
+    """The room that the setter left, from the function of that name."""
+    world = grid.grid_world(max_actions=max_actions, replays=replays)
+
+    def start(task, seed):
+        inner, said = world.start(task, seed)
+        return (replace(inner, room=grid.setter_left(task)), said) if replays else (inner, said)
+
+    return replace(world, start=start)
+
+
+@alternative(of="demonstrate")
+def step_by_step(task, seed, **options):
+    """The next action of the shortest way, again and again; faults are the package's."""
+    if options.get("misread", 0.1) or options.get("stray", 0.05):
+        return grid.demonstrate(task, seed, **options)
+    room, goal, texts = grid.setter_left(task), grid.Goal.parse(task.prompt), []
+    while not room.finished and len(texts) < options.get("max_actions", 7):
+        texts.append(grid.next_action(room, goal))
+        room = grid.act(room, texts[-1])
+    return texts
+
+
+@alternative(of="demonstrate")
+def the_shortest_by_search(task, seed, **options):
+    """Breadth first over the rooms, where no fault is asked for."""
+    if options.get("misread", 0.1) or options.get("stray", 0.05):
+        return grid.demonstrate(task, seed, **options)
+    start, goal = grid.setter_left(task), grid.Goal.parse(task.prompt)
+    edge = [(start, [])]
+    while edge:
+        reached = [(room, texts) for room, texts in edge if grid.reached(room, goal)]
+        if reached:
+            return [*reached[0][1], "done"]
+        grown = {}
+        for room, texts in edge:
+            for tool in grid.TOOLS[:-1]:
+                grown.setdefault(repr(after := grid.act(room, tool)), (after, [*texts, tool]))
+        edge = list(grown.values())

@@ -50,6 +50,26 @@ def played(accept=lambda diagnostics: True):
 
 
 @functools.cache
+def deck():
+    """Six batches of an untrained policy, each of one task of its own: (tasks, episodes)."""
+    ops, learner = played(), small_learner()
+    batches = [ops.sample(seed) for seed in range(6)]
+    return [(tasks, ops.rollout(learner["actor"], tasks, seed)) for seed, tasks in enumerate(batches)]
+
+
+def dealt(accept=lambda diagnostics: True):
+    """played(), but a fresh rollout is the next batch of the deck: playing takes most of the time."""
+    order = {}
+
+    def sample(seed):
+        return deck()[order.setdefault(seed, len(order))][0]
+
+    return replace(
+        played(accept), sample=sample, rollout=lambda policy, tasks, seed: dict((id(t), e) for t, e in deck())[id(tasks)]
+    )
+
+
+@functools.cache
 def episodes():
     """Two tasks with two episodes each, of an untrained policy."""
     from course.rollout.episodes import collect_episodes
@@ -112,7 +132,7 @@ def a_rejected_round_changes_only_the_bill(run_rounds, draw):
     asked = []
     accept = lambda diagnostics: asked.append(dict(diagnostics)) or len(asked) not in (2, 3)  # noqa: E731
     learner, states, ledger = small_learner(), [], []
-    for entry in direct(run_rounds)(learner, played(accept), rounds=4, seed=draw.number(0, 1000)):
+    for entry in direct(run_rounds)(learner, dealt(accept), rounds=4, seed=draw.number(0, 1000)):
         states.append(state_of(learner))
         ledger.append(entry.round)
     decisions = [r.decision for r in ledger]
@@ -393,16 +413,16 @@ def a_value_fits_its_kind(FeedbackEvent, draw):
 # ---------------------------------------------------------------- L6.06: reuse of a batch behind a gate
 
 
-class _Told:
+def _told(answers):
     """A gate that says what it is told."""
+    from course.training.gate import GradientGate
 
-    window, threshold = 1, 1.0
+    class Told(GradientGate):
+        def decide(self, norm_increment):
+            return left.pop(0)
 
-    def __init__(self, answers):
-        self.answers = list(answers)
-
-    def decide(self, norm_increment):
-        return self.answers.pop(0)
+    left = list(answers)
+    return Told(1, 1.0)
 
 
 def _reused(GatedReuse, gate, rounds, seed, limit=9):
@@ -410,7 +430,7 @@ def _reused(GatedReuse, gate, rounds, seed, limit=9):
     from course.training.round import run_rounds
 
     learner, made = small_learner(), []
-    ops = direct(GatedReuse)(played(), gate, limit=limit, config=small_config()).operators()
+    ops = direct(GatedReuse)(dealt(), gate, limit=limit, config=small_config()).operators()
     before = state_of(learner)
     for entry in run_rounds(learner, ops, rounds=rounds, seed=seed):
         after = state_of(learner)
@@ -423,7 +443,7 @@ def _reused(GatedReuse, gate, rounds, seed, limit=9):
 def a_rejection_ends_the_reuse(GatedReuse, draw):
     """A rejected gradient moves nothing, weights and moments bit for bit; the rounds behind it roll out afresh, on new tasks."""
     uses = draw.number(1, 4)
-    made = _reused(GatedReuse, _Told([True] * uses + [False] + [True] * 9), uses + 4, draw.number(0, 1000))
+    made = _reused(GatedReuse, _told([True] * uses + [False] + [True] * 9), uses + 4, draw.number(0, 1000))
     rounds, last = [round for round, _, _ in made], uses + 1
     wanted = ["accept"] * last + ["reject", "accept", "accept"]
     expect([r.decision for r in rounds] == wanted, f"decisions with a rejection in round {last}").true(str(wanted))
@@ -442,7 +462,7 @@ def a_rejection_ends_the_reuse(GatedReuse, draw):
 @invariant("L6.06", home="course.training.gate")
 def each_gradient_is_paid_for(GatedReuse, draw):
     """Sampling is paid for once; a gradient each time, also one that is thrown away."""
-    made = _reused(GatedReuse, _Told([True, False]), 3, draw.number(0, 1000))
+    made = _reused(GatedReuse, _told([True, False]), 3, draw.number(0, 1000))
     fresh, again, rejected = (dict(round.cost) for round, _, _ in made)
     tokens = fresh.get("sampled_tokens", 0)
     expect(tokens > 0 and fresh.get("trained_tokens") == tokens and fresh.get("updates") == 1, "the bill of a fresh batch").true(
@@ -459,7 +479,7 @@ def each_gradient_is_paid_for(GatedReuse, draw):
 @invariant("L6.06", home="course.training.gate")
 def the_gate_is_asked_about_reuse_only(GatedReuse, draw):
     """It sees the change of the head's gradient energy from one use to the next; a fresh batch is taken as it is."""
-    asked, gate = [], _Told([True] * 9)
+    asked, gate = [], _told([True] * 9)
     gate.decide = lambda increment: asked.append(increment) or True
     made = _reused(GatedReuse, gate, 5, draw.number(0, 1000), limit=3)
     expect(len(asked), "questions in rounds 0 to 4 of batches used three times").equals(3)
@@ -768,12 +788,12 @@ def a_jump_is_paid_for_and_followed_by_recovery(jump_round, draw):
 
     learner, ledger, path = small_learner(), (), Weights()
     path = path.add(learner)
-    for entry in run_rounds(learner, played(), rounds=3, seed=draw.number(0, 1000)):
+    for entry in run_rounds(learner, dealt(), rounds=3, seed=draw.number(0, 1000)):
         ledger, path = (*ledger, entry), path.add(learner)
     for form in ("projector", "signed"):
         before, start = state_of(learner), len(ledger)
         rank, horizon, scale = draw.number(1, 4), draw.number(1, 4), float(draw.uniform(1, low=0.2, high=1.5))
-        jump = direct(jump_round)(played(), path, horizon=horizon, rank=rank, form=form, scale=scale)
+        jump = direct(jump_round)(dealt(), path, horizon=horizon, rank=rank, form=form, scale=scale)
         (entry,) = run_rounds(learner, jump, rounds=start + 1, seed=1, ledger=ledger)
         moved, now = forecast(path, horizon=horizon, rank=rank, form=form), state_of(learner)
         for name, tensor in before.items():
@@ -790,6 +810,454 @@ def a_jump_is_paid_for_and_followed_by_recovery(jump_round, draw):
             "one with its form"
         )
         ledger = (*ledger, entry)
-        (after,) = run_rounds(learner, played(), rounds=start + 2, seed=1, ledger=ledger)
+        (after,) = run_rounds(learner, dealt(), rounds=start + 2, seed=1, ledger=ledger)
         expect(after.round.cost.get("trained_tokens", 0) > 0, "the round behind a jump").true("a measured update")
         ledger, path = (*ledger, after), Weights((*path.checkpoints[1:],)).add(learner)
+
+
+# ---------------------------------------------------------------- L6.09: killed workers lose and duplicate nothing
+
+ROWS, COLUMNS = 2, 16  # of a batch
+
+
+class Killed(BaseException):
+    """What ends a worker in a check: no `except Exception` survives it."""
+
+
+def _logged(draw):
+    """(arguments of play_logged, the records without a log): two episodes of an untrained policy in rows of their own."""
+    from course.rollout.episodes import Play, play_episodes
+    from course.training import tool_agent
+
+    policy, tasks = small_learner(draw.number(0, 50))["actor"], tool_agent.lookups(2, draw.number(0, 1000))
+    seed = draw.number(0, 1000)
+    plays = {row: Play(task, seed + row, seed, seed + row) for row, task in enumerate(tasks)}
+    options = dict(grader=tool_agent.grade, max_action_tokens=3, rows=ROWS, columns=COLUMNS)
+    world = tool_agent.task_world()
+    return (policy, world, plays), options, play_episodes(policy, world, plays, **options)[0]
+
+
+def _hashes(records):
+    return {row: record.content_hash for row, record in records.items()}
+
+
+@invariant("L6.09", home="course.rollout.write_ahead")
+def a_torn_log_is_gone_on_with(play_logged, draw):
+    """Cut behind any token or inside a line, the log leads to the same trajectory, and then holds what it would have held."""
+    from course.rollout.write_ahead import log_path
+
+    parts, options, wanted = _logged(draw)
+    with tempfile.TemporaryDirectory() as folder:
+        first = direct(play_logged)(*parts, folder=folder, **options)
+        expect(_hashes(first) == _hashes(wanted), "the records of a run with logs").true("those of a run without")
+        paths = {row: log_path(folder, play) for row, play in parts[2].items()}
+        expect(all(path.exists() for path in paths.values()), "a log for each episode").true("there until it is forgotten")
+        whole = {row: path.read_bytes() for row, path in paths.items()}
+        for row, data in whole.items():
+            tokens = data.count(b'["token"')
+            expect(tokens, "tokens in the log").equals(len(wanted[row].logprobs))
+        for _ in range(4):
+            for row, data in whole.items():
+                paths[row].write_bytes(data[: draw.number(0, len(data))])
+            again = direct(play_logged)(*parts, folder=folder, **options)
+            expect(_hashes(again) == _hashes(wanted), "the records behind a kill").true("those of an undisturbed run")
+            same_logs = all(path.read_bytes() == whole[row] for row, path in paths.items())
+            expect(same_logs, "the logs behind a kill").true("each token once, in its place")
+
+
+@invariant("L6.09", home="course.rollout.write_ahead")
+def a_token_is_on_file_before_it_is_used(play_logged, draw):
+    """A worker that dies in the environment has logged the action that it gave; the next one finds it."""
+    from course.envs import kernel
+    from course.rollout.write_ahead import log_path
+
+    parts, options, wanted = _logged(draw)
+    for fatal in range(1, 4):
+        count = [0]
+
+        def step(state, text):
+            count[0] += 1
+            if count[0] == fatal:
+                raise Killed
+            return kernel.step(state, text)
+
+        with tempfile.TemporaryDirectory() as folder:
+            died = raises(lambda: direct(play_logged)(*parts, folder=folder, **{**options, "step": step}), Killed)  # noqa: B023
+            paths = [path for play in parts[2].values() if (path := log_path(folder, play)).exists()]
+            logged = sum(path.read_bytes().count(b'["token"') for path in paths)
+            expect(not died or logged >= fatal, f"tokens logged before action {fatal} was tried, {logged}").true("its own too")
+            again = direct(play_logged)(*parts, folder=folder, **options)
+            expect(_hashes(again) == _hashes(wanted), "the records behind a death").true("those of an undisturbed run")
+
+
+@invariant("L6.09", home="course.rollout.write_ahead")
+def a_log_of_something_else_is_refused(play_logged, draw):
+    """A log of another policy, or of an environment that now answers otherwise, is an error by name and not overwritten."""
+    from course.envs import kernel
+    from course.rollout.write_ahead import Drift, OtherEpisode, log_path
+
+    (policy, world, plays), options, _ = _logged(draw)
+    with tempfile.TemporaryDirectory() as folder:
+        direct(play_logged)(policy, world, plays, folder=folder, **options)
+        before = {row: log_path(folder, play).read_bytes() for row, play in plays.items()}
+        other = small_learner(99)["actor"]
+        refused = raises(lambda: direct(play_logged)(other, world, plays, folder=folder, **options), OtherEpisode)
+        expect(refused, "a log of another policy").true("an OtherEpisode")
+
+        def changed(state, text):
+            after = kernel.step(state, text)
+            return replace(after, observation=after.observation + " 7")
+
+        drifted = raises(lambda: direct(play_logged)(policy, world, plays, folder=folder, **{**options, "step": changed}), Drift)
+        expect(drifted, "an environment that answers otherwise").true("a Drift")
+        kept = all(log_path(folder, play).read_bytes() == before[row] for row, play in plays.items())
+        expect(kept, "the refused logs").true("as they were")
+
+
+# ---------------------------------------------------------------- L6.10: rewards may come late
+
+
+def _desk(Desk, draw):
+    from course.systems.reward_service import Retry
+
+    retry = Retry(attempts=draw.number(2, 5), timeout=float(draw.number(5, 20)), backoff=float(draw.number(1, 4)), factor=2.0)
+    return direct(Desk)("grader", "1", retry), retry
+
+
+def _score(record, value, version="1", source="grader"):
+    from course.feedback.events import FeedbackEvent
+
+    return FeedbackEvent(record, "score", value, ("task", "trajectory"), source, version)
+
+
+@invariant("L6.10", home="course.systems.reward_service")
+def a_missing_reward_is_missing(Desk, draw):
+    """After the last attempt there is an abstention with its reason, and no number; before that there is nothing."""
+    for way in ("timeout", "failure"):
+        desk, retry = _desk(Desk, draw)
+        desk.ask("a", 0.0)
+        now, starts = 0.0, []
+        for attempt in range(1, retry.attempts + 1):
+            expect(desk.event("a") is None, "the reward while it may still come").true("None")
+            now = max(now, desk.next_time())
+            sends = desk.due(now)
+            expect([s.attempt for s in sends] == [attempt], f"what is sent, {sends}").true(f"attempt {attempt}")
+            starts.append(now)
+            if way == "timeout":
+                expect(desk.expire(now + retry.timeout - 0.5) == [], "what has timed out early").true("nothing")
+                now += retry.timeout
+                expect(len(desk.expire(now)), "what has timed out").equals(1)
+            else:
+                desk.fail("a", attempt, "broken", now)
+            if attempt < retry.attempts:
+                pause = retry.backoff * retry.factor ** (attempt - 1)
+                expect(desk.due(now + pause - 0.25) == [], "what is sent during the pause").true("nothing")
+                expect(desk.next_time(), "when the next attempt is due").close_to(now + pause)
+        event = desk.event("a")
+        expect(event is not None and event.kind == "abstention", f"the word on what never came, {event}").true("an abstention")
+        expect(event.value is None and bool(event.reason), "its value and reason").true("None and a reason")
+        expect(desk.due(now + 1e6) == [], "what is sent afterwards").true("nothing")
+
+
+@invariant("L6.10", home="course.systems.reward_service")
+def nobody_waits_for_another(Desk, draw):
+    """Answers come in any order; each is there at once, in the order of the records asked for, while others are out."""
+    desk, _ = _desk(Desk, draw)
+    names = [f"record {i}" for i in range(6)]
+    for name in names:
+        desk.ask(name, 0.0)
+    expect([s.record for s in desk.due(0.0, 2)] == names[:2], "what is sent first").true("what was asked for first")
+    expect({s.record for s in desk.due(0.0)} == set(names[2:]), "what is sent then").true("the rest")
+    there, values = set(), draw.normal(6).tolist()
+    for place in draw.permutation(6)[:5].tolist():
+        counted = desk.answer(names[place], _score(names[place], values[place]))
+        expect(counted, "a first answer").true("one that counts")
+        there.add(place)
+        got = [(event.record, event.value) for event in desk.settled(names)]
+        wanted = [(names[i], values[i]) for i in sorted(there)]
+        expect(got == wanted, f"what is settled, {got}").true(f"{wanted}")
+
+
+@invariant("L6.10", home="course.systems.reward_service")
+def the_first_answer_counts_and_no_stale_one(Desk, draw):
+    """A second answer changes nothing, a late one of an earlier attempt counts, and one about another record or by another version is an error."""
+    from course.systems.reward_service import StaleReward
+
+    desk, retry = _desk(Desk, draw)
+    for name in ("a", "b"):
+        desk.ask(name, 0.0)
+    desk.due(0.0)
+    for wrong in (_score("b", 1.0), _score("a", 1.0, version="0"), _score("a", 1.0, source="another")):
+        expect(raises(lambda wrong=wrong: desk.answer("a", wrong), StaleReward), "a stale answer").true("a StaleReward")
+        expect(desk.event("a") is None, "the reward behind a stale answer").true("still open")
+    unknown = raises(lambda: desk.answer("c", _score("c", 1.0)), StaleReward)
+    expect(unknown, "an answer that nobody asked for").true("a StaleReward")
+    desk.expire(retry.timeout)
+    expect(desk.answer("a", _score("a", 0.5)), "an answer behind its timeout").true("one that counts")
+    expect(desk.due(1e6) == [] or all(s.record != "a" for s in desk.due(1e6)), "what is asked again").true(
+        "nothing that is there"
+    )
+    expect(desk.answer("a", _score("a", -0.5)), "a second answer").equals(False)
+    expect(desk.event("a").value, "the reward").equals(0.5)
+    desk.ask("a", 1e6)
+    expect(desk.event("a").value, "the reward, asked for once more").equals(0.5)
+
+
+# ---------------------------------------------------------------- L6.11: tails are reported
+
+
+def _quantile(values, q):
+    ordered = sorted(values)
+    place = q * (len(ordered) - 1)
+    low = int(place)
+    return ordered[low] + (place - low) * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low])
+
+
+@invariant("L6.11", home="course.systems.latency")
+def tails_are_those_of_each_stratum(latency_report, draw):
+    """p50, p95 and p99 of each kind of task and of all, against sorting by hand; a few slow episodes show in the tail of theirs."""
+    from course.systems.latency import Episode
+
+    episodes = []
+    for i in range(120):
+        began, name = float(draw.uniform(1, high=50.0)), f"kind {i % 3}"
+        slow = 40.0 if i % 10 == 9 and name == "kind 2" else 1.0
+        episodes.append(Episode(name, began, began + slow * float(draw.uniform(1, low=0.5, high=2.0))))
+    report = direct(latency_report)(episodes, [], 100.0)
+    expect(set(report) == {"kind 0", "kind 1", "kind 2", "all"}, f"the strata, {sorted(report)}").true("each kind, and all")
+    for name, row in report.items():
+        values = [e.ended - e.began for e in episodes if name in (e.stratum, "all")]
+        expect(row.episodes, f"episodes of {name}").equals(len(values))
+        for key, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
+            expect(row.quantiles[key], f"{key} of {name}").close_to(_quantile(values, q))
+    tail, other = (report[name].quantiles["p99"] / report[name].quantiles["p50"] for name in ("kind 2", "kind 0"))
+    expect(tail, "p99 over p50 where some are slow").at_least(5 * other / 2)
+
+
+@invariant("L6.11", home="course.systems.latency")
+def waiting_is_the_learner_s_and_by_stratum(latency_report, draw):
+    """The share of the learner's time that it waited, charged to the kind of task whose episode ended the wait; the parts add up."""
+    from course.systems.latency import Episode, Wait
+
+    names = ("short", "long", "other")
+    episodes = [Episode(name, 0.0, float(draw.number(1, 9))) for name in names for _ in range(3)]
+    waits, at, seconds = [], 0.0, dict.fromkeys(names, 0.0)
+    for i in range(12):
+        name, lasted = names[(i * i) % 2], float(draw.uniform(1, low=0.1, high=3.0))
+        waits.append(Wait(name, at, at + lasted))
+        seconds[name] += lasted
+        at += lasted + float(draw.uniform(1, high=2.0))
+    total = at + 5.0
+    report = direct(latency_report)(episodes, waits, total)
+    for name in names:
+        expect(report[name].waiting, f"the share of waiting for {name}").close_to(seconds[name] / total)
+    expect(report["all"].waiting, "the share of waiting").close_to(sum(seconds.values()) / total)
+    expect(raises(lambda: direct(latency_report)(episodes, waits, 1.0)), "waits longer than the time").true("a ValueError")
+
+
+# ---------------------------------------------------------------- L6.12: drift by action type
+
+
+def _drifted(draw):
+    """(episodes, reference, nats added to each token of each tool): an expert's episodes as if sampled by a policy that differs
+    from the reference in one tool, and a little everywhere."""
+    from course.models.score import frozen_score
+    from course.rollout.episodes import Episodes, scripted_episodes
+    from course.training import tool_agent
+
+    tasks, world = tool_agent.lookups(6, draw.number(0, 1000)), tool_agent.task_world()
+    texts = [[f"look {task.prompt.split(' ')[0]}", "calc 1 + 1", "look", "submit 2"] for task in tasks]
+    shown = scripted_episodes(
+        texts, world, tasks, tokenizer=tool_agent.TOKENIZER, serializer=tool_agent.SERIALIZER, grader=tool_agent.grade,
+        environment_seeds=[0] * len(tasks),
+    )  # fmt: skip
+    reference = small_learner(draw.number(0, 50))["actor"]
+    theirs = frozen_score(reference, shown.batch.tokens, shown.batch.attention_mask, 1.0)
+    gap = {"look": -0.01, "calc": -1.0 - float(draw.uniform(1)), "submit": -0.02}
+    records = []
+    for row, record in enumerate(shown.records):
+        logprobs = []
+        for step in record.steps:
+            start, stop = step.span
+            logprobs += [float(theirs[row, t - 1]) + gap[step.tool] for t in range(start, stop)]
+        records.append(replace(record, temperature=1.0, logprobs=tuple(min(0.0, p) for p in logprobs)))
+    return Episodes(tuple(records), shown.group_id, shown.pad_id), reference, gap
+
+
+@invariant("L6.12", home="course.training.agents")
+def one_changed_tool_shows(action_report, draw):
+    """KL by tool is the sum over an action's tokens, averaged over that tool's actions: the changed tool stands out of a mean that hides it."""
+    drifted, reference, gap = _drifted(draw)
+    report = direct(action_report)(drifted, reference)
+    expect(set(report) == {"look", "calc", "submit"}, f"the rows, {sorted(report)}").true("one for each tool")
+    flat = []
+    for tool, row in report.items():
+        mine = [step for record in drifted.records for step in record.steps if step.tool == tool]
+        wanted = sum(gap[tool] * (step.span[1] - step.span[0]) for step in mine) / len(mine)
+        expect(row.kl, f"nats per action of {tool}").close_to(wanted, rtol=1e-3)
+        flat += [row.kl] * row.calls
+    expect(abs(report["calc"].kl), "drift of the changed tool").at_least(2 * abs(sum(flat) / len(flat)))
+    expect(report["calc"].calls, "actions of calc").equals(len(drifted))
+    expect(report["look"].calls, "actions about look, malformed ones too").equals(2 * len(drifted))
+
+
+@invariant("L6.12", home="course.training.agents")
+def validity_is_counted_by_tool(action_report, draw):
+    """What the grammar can't read counts against the tool that it was about; without a reference there is no KL, and none is made up."""
+    drifted, reference, _ = _drifted(draw)
+    for given in (None, reference):
+        report = direct(action_report)(drifted, given)
+        expect(report["look"].valid, "valid actions about look").equals(0.5)
+        for tool in ("calc", "submit"):
+            expect(report[tool].valid, f"valid actions of {tool}").equals(1.0)
+            expect(report[tool].executed, f"executed actions of {tool}").equals(1.0)
+        expect(all((row.kl is None) == (given is None) for row in report.values()), "KL without a reference").true("None")
+
+
+# ---------------------------------------------------------------- L6.15: the engine does not change the result
+
+
+def _work(draw):
+    """(workload, policies, plays): two policies, and plays that fill one shard and begin another."""
+    from course.rollout.episodes import Play
+    from course.systems.engine import tool_workload
+    from course.training.tool_agent import lookups
+
+    policies = [small_learner(seed)["actor"] for seed in draw.permutation(50)[:2].tolist()]
+    seed = draw.number(0, 1000)
+    plays = [Play(task, seed + i, seed, seed + i) for i, task in enumerate(lookups(5, seed))]
+    return tool_workload(rows=3), policies, plays
+
+
+@invariant("L6.15", home="course.systems.engine")
+def a_worker_plays_what_the_process_itself_would(Player, draw):
+    """Policies made from what is sent, in any order of shards and laws, give the records of the in-process engine, bit for bit."""
+    from course.rollout.record import Record
+    from course.systems.engine import InProcess, Pool
+
+    workload, policies, plays = _work(draw)
+    worker, sender = direct(Player)(workload, None), Pool(workload)
+    for policy, temperature in ((policies[0], 1.0), (policies[1], 1.0), (policies[1], 0.5), (policies[0], 1.0)):
+        with InProcess(workload) as engine:
+            engine.publish(policy, temperature)
+            wanted = [record.content_hash for record in engine.collect(plays)]
+        sender.publish(policy, temperature)
+        found = {}
+        for shard in draw.shuffled(workload.shards(plays)):
+            kind, said = worker.play(sender.law, shard)
+            expect(kind == "records", f"a worker's answer, {kind}: {said}").true("records")
+            found |= {shard.number * workload.rows + row: Record.from_json(x).content_hash for row, x in said.items()}
+        expect([found.get(i) for i in range(len(plays))] == wanted, "the records of a worker").true("those of one process")
+
+
+@invariant("L6.15", home="course.systems.engine")
+def a_worker_says_what_went_wrong(Player, draw):
+    """A law whose weights are not those of its stamp is an error, and no record is signed with a wrong name."""
+    from course.systems.engine import Pool
+
+    workload, policies, plays = _work(draw)
+    sender = Pool(workload)
+    sender.publish(policies[0])
+    spec, weights = sender.law.parts
+    name = sorted(weights)[0]
+    false = replace(sender.law, parts=(spec, {**weights, name: weights[name] + 1}))
+    kind, _ = direct(Player)(workload, None).play(false, workload.shards(plays)[0])
+    expect(kind == "error", "a worker's answer to a law with other weights").true("an error")
+
+
+@invariant("L6.15", home="course.systems.parallel")
+def parts_of_ranks_add_up_to_the_whole(token_loss, draw):
+    """Whatever rows a rank has, the sum of the parts and of their gradients is the token mean over all rows."""
+    from course.systems.parallel import global_tokens, my_rows
+
+    for world in (1, 2, 3, 5):
+        rows, width = draw.number(1, 6), draw.number(2, 7)
+        each, mask = draw.normal(rows, width), draw.mask(rows, width)
+        whole = each.clone().requires_grad_(True)
+        (whole * mask).sum().div(int(mask.sum())).backward()
+        leaf, total = each.clone().requires_grad_(True), global_tokens(mask)
+        hidden = torch.where(mask, leaf, float("nan"))
+        parts = [direct(token_loss)(my_rows(hidden, r, world), my_rows(mask, r, world), total) for r in range(world)]
+        expect(sum(parts).detach(), f"the sum over {world} ranks").close_to((each * mask).sum() / int(mask.sum()))
+        sum(parts).backward()
+        expect(leaf.grad, f"the gradient over {world} ranks").close_to(whole.grad)
+    empty = direct(token_loss)(each[:0], mask[:0], 0)
+    expect(empty, "the part of a rank without rows, where nobody has a token").equals(0.0)
+
+
+# ---------------------------------------------------------------- L6.16: the setter is replayed
+
+
+def _rooms(draw, count=6):
+    from course.envs.grid import grid_tasks
+
+    return grid_tasks(count, draw.number(0, 1000), pool="online")
+
+
+@invariant("L6.16", home="course.envs.grid")
+def a_history_is_replayed_exactly(replay_setter, draw):
+    """The room behind all recorded actions; a history that sees something else now, anywhere in it, is refused."""
+    from course.envs.grid import Room, act, seen
+
+    for task in _rooms(draw):
+        room, history = Room.from_json(task.hidden["room"]), [tuple(step) for step in task.hidden["setter"]]
+        wanted = room
+        for tool, _ in history:
+            wanted = act(wanted, tool)
+        expect(direct(replay_setter)(room, history) == wanted, "the room that the setter left").true(
+            "that behind its last action"
+        )
+        expect(direct(replay_setter)(room, ()) == room, "the room behind an empty history").true("as it was")
+        place = draw.number(0, len(history))
+        tool, then = history[place]
+        for changed in ((tool, then + " holds holds"), (tool, "")):
+            broken = [*history[:place], changed, *history[place + 1 :]]
+            refused = raises(lambda broken=broken: direct(replay_setter)(room, broken))  # noqa: B023
+            expect(refused, f"a history that saw something else after action {place}").true("a ValueError")
+        ended = [*history, ("done", seen(wanted))]
+        expect(raises(lambda: direct(replay_setter)(room, ended)), "a history that ends the episode").true("a ValueError")  # noqa: B023
+
+
+@invariant("L6.16", home="course.envs.grid")
+def the_policy_begins_where_the_setter_ended(grid_world, draw):
+    """The first observation tells the setter's actions and the room they left; none of them is an action, a cost or a trained token of the policy."""
+    from course.envs.grid import TOOLS, grade, grid_tokenizer, seen, setter_left
+    from course.envs.kernel import reset
+    from course.language.serializer import CompactSerializer
+    from course.rollout.episodes import scripted_episodes
+
+    world, tasks = direct(grid_world)(max_actions=7), _rooms(draw)
+    for task in tasks:
+        state, observation = reset(world, task, 0, bytes(16))
+        words, tools = observation.split(" "), [tool for tool, _ in task.hidden["setter"]]
+        expect(state.inner.room == setter_left(task), "the room before the first action").true("the one that the setter left")
+        expect(words[: 1 + len(tools)] == ["setter", *tools], f"the first observation, {observation}").true("what the setter did")
+        end = f"{seen(setter_left(task))} {task.prompt}"
+        expect(observation.endswith(end), f"the first observation, {observation}").true(f"what ends with {end}")
+        expect(state.spent["calls"], "calls spent before the first action").equals(0)
+    texts = [["north", "done"]] * len(tasks)
+    shown = scripted_episodes(
+        texts, world, tasks, tokenizer=grid_tokenizer(), serializer=CompactSerializer(), grader=grade,
+        environment_seeds=[0] * len(tasks),
+    )  # fmt: skip
+    for row, record in enumerate(shown.records):
+        trained = shown.batch.tokens[row][shown.batch.action_mask[row]].tolist()
+        words = [word for word in grid_tokenizer().decode(trained).split(" ") if word in TOOLS]
+        expect(words == ["north", "done"], f"what carries loss, {words}").true("the policy's own actions")
+        expect([step.text for step in record.steps] == ["north", "done"], "the recorded actions").true("the policy's own")
+
+
+@invariant("L6.16", home="course.envs.grid")
+def what_is_shown_begins_behind_the_setter(demonstrate, draw):
+    """A demonstration without faults is the shortest way from the room that the setter left, and holds none of its actions."""
+    from course.envs.grid import Goal, act, reached, setter_left
+
+    for task in _rooms(draw, 10):
+        texts = direct(demonstrate)(task, draw.number(0, 1000), misread=0.0, stray=0.0)
+        room = setter_left(task)
+        for text in texts:
+            room = act(room, text)
+        expect(len(texts), "the length of a demonstration").equals(task.horizon)
+        expect(room.finished and reached(room, Goal.parse(task.prompt)), "the room behind a demonstration").true(
+            "the goal, with done"
+        )

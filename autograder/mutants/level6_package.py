@@ -1,7 +1,10 @@
 """Level 6: mistakes in the package's own functions. Each docstring says what went wrong."""
 
 import random
+import shutil
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -9,9 +12,12 @@ from autograder.framework import mutant
 from course.accounting import ledger as ledgers
 from course.accounting.budget import Cost, admit
 from course.accounting.ledger import append_round, total_cost
+from course.envs import grid
 from course.feedback import events as said_of
-from course.rollout import pools, store as stores
-from course.training import extrapolation as paths, gate as gates, round as rounds_of
+from course.masks import masked_sum
+from course.rollout import pools, store as stores, write_ahead as wal
+from course.systems import engine as engines, latency as tails_of, reward_service as late
+from course.training import agents, extrapolation as paths, gate as gates, round as rounds_of
 
 # ---------------------------------------------------------------- rounds
 
@@ -685,3 +691,400 @@ def forgets_the_scale(base, path, **options):
 def calls_itself_an_update(base, path, **options):
     """This looks like a jump under the name of an ordinary update: nobody can tell a guess from a measured step."""
     return _jump(version=base.versions["update"])(base, path, **options)
+
+
+# ---------------------------------------------------------------- L6.09: what a killed worker loses or makes twice
+
+
+def _lines(path, keep):
+    path.write_bytes(b"".join(line for line in path.read_bytes().splitlines(keepends=True) if keep(line)))
+
+
+def _there(folder, plays):
+    return [path for play in plays.values() if (path := wal.log_path(folder, play)).exists()]
+
+
+@mutant(of="play_logged", kills="L6.09")
+def starts_anew_with_other_noise(policy, world, plays, *, folder, **options):
+    """This looks like an episode that is begun anew, with new noise, after a kill: long ones are killed more often, so the survivors are short."""
+    lost = _there(folder, plays)
+    for path in lost:
+        path.unlink()
+    plays = {row: replace(play, noise_episode=play.noise_episode + len(lost)) for row, play in plays.items()}
+    return wal.play_logged(policy, world, plays, folder=folder, **options)
+
+
+@mutant(of="play_logged", kills="L6.09")
+def keeps_no_log(policy, world, plays, *, folder, **options):
+    """This looks like a worker without a log: what it had played when it died is lost."""
+    return wal.play_episodes(policy, world, plays, **options)[0]
+
+
+@mutant(of="play_logged", kills="L6.09")
+def logs_when_it_is_done(policy, world, plays, *, folder, **options):
+    """This looks like a log that is written at the end of an episode: after a kill there is nothing in it."""
+    with tempfile.TemporaryDirectory() as elsewhere:
+        for path in _there(folder, plays):
+            shutil.copy(path, elsewhere)
+        records = wal.play_logged(policy, world, plays, folder=elsewhere, **options)
+        for path in Path(elsewhere).iterdir():
+            shutil.copy(path, folder)
+    return records
+
+
+@mutant(of="play_logged", kills="L6.09")
+def logs_what_it_took_from_the_log_again(policy, world, plays, *, folder, **options):
+    """This looks like a recovery that appends the tokens it read: the log holds them twice, and the next recovery goes astray."""
+    before = {path: path.read_bytes() for path in _there(folder, plays)}
+    records = wal.play_logged(policy, world, plays, folder=folder, **options)
+    for path, data in before.items():
+        path.write_bytes(path.read_bytes() + b"".join(x for x in data.splitlines(keepends=True) if b'["token"' in x))
+    return records
+
+
+@mutant(of="play_logged", kills="L6.09")
+def takes_any_log(policy, world, plays, *, folder, **options):
+    """This looks like a log that is thrown away where it does not fit: another policy's episode is lost without a word."""
+    try:
+        return wal.play_logged(policy, world, plays, folder=folder, **options)
+    except wal.OtherEpisode:
+        for path in _there(folder, plays):
+            path.unlink()
+        return wal.play_logged(policy, world, plays, folder=folder, **options)
+
+
+@mutant(of="play_logged", kills="L6.09")
+def does_not_compare_what_the_environment_says(policy, world, plays, *, folder, **options):
+    """This looks like a recovery that trusts the environment: half of the episode was played in another one, and nobody knows."""
+    for path in _there(folder, plays):
+        data = path.read_bytes()
+        if data.endswith(b"\n"):
+            _lines(path, lambda line: b'["step"' not in line)
+    return wal.play_logged(policy, world, plays, folder=folder, **options)
+
+
+# ---------------------------------------------------------------- L6.10: what is made of late rewards
+
+
+@mutant(of="Desk", kills="L6.10")
+class MissingIsZeroReward(late.Desk):
+    """This looks like a 0 for a reward that never came: a failing service trains the policy away from whatever it was asked about."""
+
+    def fail(self, record, attempt, reason, now):
+        super().fail(record, attempt, reason, now)
+        request = self.requests.get(record)
+        if request is not None and request.event is not None and request.event.kind == "abstention":
+            zero = replace(request.event, kind="score", value=0.0)
+            self.requests[record] = replace(request, event=zero)
+
+
+@mutant(of="Desk", kills="L6.10")
+class OneAfterTheOther(late.Desk):
+    """This looks like answers that are handed on in the order of the questions: one that is late holds up all behind it."""
+
+    def settled(self, records):
+        events = []
+        for record in records:
+            if self.event(record) is None:
+                break
+            events.append(self.event(record))
+        return events
+
+
+@mutant(of="Desk", kills="L6.10")
+class TriesForEver(late.Desk):
+    """This looks like a retry without an end: a record that breaks the service is sent to it for good."""
+
+    def fail(self, record, attempt, reason, now):
+        request = self.requests.get(record)
+        if request is not None and request.state == "running" and request.attempt == attempt:
+            self.requests[record] = replace(request, state="due", at=now + self.retry.pause(attempt))
+
+
+@mutant(of="Desk", kills="L6.10")
+class AsksAgainAtOnce(late.Desk):
+    """This looks like a retry without a pause: a service that is overloaded gets the more requests the less it answers."""
+
+    def fail(self, record, attempt, reason, now):
+        super().fail(record, attempt, reason, now)
+        request = self.requests.get(record)
+        if request is not None and request.state == "due":
+            self.requests[record] = replace(request, at=now)
+
+
+@mutant(of="Desk", kills="L6.10")
+class TakesAnyVersion(late.Desk):
+    """This looks like an answer that counts whoever gave it: after an update of the grader two of them are mixed in one batch."""
+
+    def answer(self, record, event):
+        return super().answer(record, replace(event, source=self.source, version=self.version))
+
+
+@mutant(of="Desk", kills="L6.10")
+class TheLastAnswerCounts(late.Desk):
+    """This looks like a duplicate that replaces the first answer: a reward changes after it was trained on."""
+
+    def answer(self, record, event):
+        counted = super().answer(record, event)
+        self.requests[record] = replace(self.requests[record], event=event)
+        return counted
+
+
+@mutant(of="Desk", kills="L6.10")
+class RefusesLateAnswers(late.Desk):
+    """This looks like an answer that is dropped because its attempt has timed out: it is paid for twice, and may be missing in the end."""
+
+    def answer(self, record, event):
+        if record in self.requests and self.requests[record].state == "due" and event.record == record:
+            return False
+        return super().answer(record, event)
+
+
+# ---------------------------------------------------------------- L6.11: what hides a tail
+
+
+@mutant(of="latency_report", kills="L6.11")
+def means_for_medians(episodes, waits, seconds):
+    """This looks like a mean in place of the median: with a heavy tail it says how the slowest were, and not how most were."""
+    report = tails_of.latency_report(episodes, waits, seconds)
+    return {name: replace(row, quantiles={**row.quantiles, "p50": row.mean}) for name, row in report.items()}
+
+
+@mutant(of="latency_report", kills="L6.11")
+def one_tail_for_all_kinds(episodes, waits, seconds):
+    """This looks like the quantiles of all episodes under every name: which kind of task is slow can't be seen."""
+    report = tails_of.latency_report(episodes, waits, seconds)
+    return {name: replace(row, quantiles=report["all"].quantiles) for name, row in report.items()}
+
+
+@mutant(of="latency_report", kills="L6.11")
+def the_slowest_for_p99(episodes, waits, seconds):
+    """This looks like the maximum in place of p99: it grows with the number of episodes alone."""
+    report = tails_of.latency_report(episodes, waits, seconds)
+    return {name: replace(row, quantiles={**row.quantiles, "p99": row.slowest}) for name, row in report.items()}
+
+
+@mutant(of="latency_report", kills="L6.11")
+def waiting_by_number(episodes, waits, seconds):
+    """This looks like waits that are counted and not timed: many short ones outweigh the long one that held up the learner."""
+    report = tails_of.latency_report(episodes, waits, seconds)
+    total, count = report["all"].waiting, max(1, len(waits))
+    shares = {name: sum(w.stratum == name for w in waits) / count for name in report} | {"all": 1.0}
+    return {name: replace(row, waiting=total * shares[name]) for name, row in report.items()}
+
+
+@mutant(of="latency_report", kills="L6.11")
+def waiting_shared_by_episodes(episodes, waits, seconds):
+    """This looks like waiting that is dealt out by the number of episodes: the kind that the learner waited for is not named."""
+    report = tails_of.latency_report(episodes, waits, seconds)
+    total = report["all"].waiting
+    return {name: replace(row, waiting=total * row.episodes / report["all"].episodes) for name, row in report.items()}
+
+
+# ---------------------------------------------------------------- L6.12: what hides a tool that drifts
+
+
+def _with_kl(report, kl_of):
+    return {tool: replace(row, kl=None if row.kl is None else kl_of(row)) for tool, row in report.items()}
+
+
+@mutant(of="action_report", kills="L6.12")
+def one_mean_over_all_actions(episodes, reference=None):
+    """This looks like one KL for all actions: a tool that is rarely called may change altogether and hardly move it."""
+    report = agents.action_report(episodes, reference)
+    if reference is None:
+        return report
+    calls = sum(row.calls for row in report.values())
+    return _with_kl(report, lambda row: sum(r.kl * r.calls for r in report.values()) / calls)
+
+
+@mutant(of="action_report", kills="L6.12")
+def nats_per_token(episodes, reference=None):
+    """This looks like nats per token: an action's drift is that of its tokens together, and long actions look as quiet as short ones."""
+    report, tokens = agents.action_report(episodes, reference), {}
+    for record in episodes.records:
+        for step in record.steps:
+            tokens.setdefault(step.tool or "unreadable", []).append(step.span[1] - step.span[0])
+    return {t: replace(r, kl=None if r.kl is None else r.kl * r.calls / sum(tokens[t])) for t, r in report.items()}
+
+
+@mutant(of="action_report", kills="L6.12")
+def only_what_was_run(episodes, reference=None):
+    """This looks like a report on executed actions: a tool whose calls became malformed is the one that is no longer in it."""
+    report = agents.action_report(episodes, reference)
+    return {t: replace(r, calls=round(r.calls * r.executed), valid=1.0, executed=1.0) for t, r in report.items()}
+
+
+@mutant(of="action_report", kills="L6.12")
+def a_zero_without_a_reference(episodes, reference=None):
+    """This looks like a KL of 0 where there was nothing to compare with: "no drift" and "not measured" look the same."""
+    report = agents.action_report(episodes, reference)
+    return {t: replace(r, kl=r.kl or 0.0) for t, r in report.items()}
+
+
+@mutant(of="action_report", kills="L6.12")
+def by_the_place_of_the_action(episodes, reference=None):
+    """This looks like KL by the number of the action and not by its tool: the row of a tool holds what others did in its place."""
+    report = agents.action_report(episodes, reference)
+    values = [row.kl for row in report.values()]
+    return {t: replace(r, kl=v) for (t, r), v in zip(report.items(), values[1:] + values[:1])}
+
+
+# ---------------------------------------------------------------- L6.15: where a worker plays something else
+
+
+@mutant(of="Player", kills="L6.15")
+class PlaysTheFirstPolicy(engines.Player):
+    """This looks like a worker that keeps the policy it was given first: newer stamps are signed for what an old one did."""
+
+    def play(self, law, shard):
+        if self._policy is not None:
+            self._stamp = law.stamp
+        return super().play(law, shard)
+
+
+@mutant(of="Player", kills="L6.15")
+class HalvesThePrecision(engines.Player):
+    """This looks like weights that are sent in half precision: actors sample from another policy than the learner's."""
+
+    def play(self, law, shard):
+        policy = engines.policy_of(law)
+        for parameter in policy.parameters():
+            parameter.data = parameter.data.to(torch.bfloat16).float()
+        self._stamp, self._policy = law.stamp, policy
+        return super().play(law, shard)
+
+
+@mutant(of="Player", kills="L6.15")
+class ClosesUpTheRows(engines.Player):
+    """This looks like episodes that move up into free rows of a batch: sums are made in another order, and the bits differ."""
+
+    def play(self, law, shard):
+        shifted = {(row + 1) % self.workload.rows: play for row, play in shard.plays.items()}
+        kind, said = super().play(law, replace(shard, plays=shifted))
+        return kind, {row: said[(row + 1) % self.workload.rows] for row in shard.plays} if kind == "records" else said
+
+
+@mutant(of="Player", kills="L6.15")
+class DoesNotLookAtTheStamp(engines.Player):
+    """This looks like a policy that is made from its parts and not compared with its stamp: episodes are signed with a wrong name."""
+
+    def play(self, law, shard):
+        spec, weights = law.parts
+        self._policy = engines.Policy.from_spec(spec, {name: torch.from_numpy(w.copy()) for name, w in weights.items()})
+        self._stamp = law.stamp
+        return super().play(law, shard)
+
+
+@mutant(of="token_loss", kills="L6.15")
+def divides_by_its_own_tokens(each, mask, tokens):
+    """This looks like a mean over the rank's own tokens: a token counts for more where its rank has fewer of them."""
+    return masked_sum(each, mask) / max(1, int(mask.sum()))
+
+
+@mutant(of="token_loss", kills="L6.15")
+def divides_by_its_rows(each, mask, tokens):
+    """This looks like a sum divided by the number of rows: it is not the mean over tokens that one learner would take."""
+    return masked_sum(each, mask) / max(1, len(each))
+
+
+@mutant(of="token_loss", kills="L6.15")
+def counts_what_is_masked(each, mask, tokens):
+    """This looks like a sum over all positions: what stands where the mask is 0 gets into the loss."""
+    return each.sum() / max(1, tokens)
+
+
+@mutant(of="token_loss", kills="L6.15")
+def nothing_by_nothing(each, mask, tokens):
+    """This looks like 0 / 0 on a rank without rows: its NaN is added to everybody's gradient."""
+    return masked_sum(each, mask) / tokens
+
+
+# ---------------------------------------------------------------- L6.16: what the setter did
+
+
+@mutant(of="replay_setter", kills="L6.16")
+def does_not_compare_what_it_sees(room, history):
+    """This looks like a replay that is not checked: the policy begins in a room that the setter never left."""
+    for tool, _ in history:
+        room = grid.act(room, tool)
+    if room.finished:
+        raise ValueError("setter's history must not end the episode")
+    return room
+
+
+@mutant(of="replay_setter", kills="L6.16")
+def compares_the_end_only(room, history):
+    """This looks like a replay that is checked at its end: a history that went another way to the same sight passes."""
+    for tool, _ in history:
+        room = grid.act(room, tool)
+    if room.finished or (history and grid.seen(room) != history[-1][1]):
+        raise ValueError("setter's history must replay exactly")
+    return room
+
+
+@mutant(of="replay_setter", kills="L6.16")
+def leaves_out_the_last_action(room, history):
+    """This looks like a loop that ends one action early: the policy begins before the setter had finished."""
+    grid.replay_setter(room, history)
+    return grid.replay_setter(room, history[:-1])
+
+
+@mutant(of="replay_setter", kills="L6.16")
+def may_end_the_episode(room, history):
+    """This looks like a history in which the setter says done: the episode is over before the policy has acted."""
+    for number, (tool, then) in enumerate(history):
+        room = grid.act(room, tool)
+        if grid.seen(room) != then:
+            raise ValueError(f"setter's history must replay exactly; action {number} does not")
+    return room
+
+
+@mutant(of="grid_world", kills="L6.16")
+def begins_without_the_setter(*, max_actions=7, replays=True):
+    """This looks like an episode that begins in the room as the setter found it: the instruction is about a room that is not there."""
+    return grid.grid_world(max_actions=max_actions, replays=False)
+
+
+def _starting(change, **options):
+    world = grid.grid_world(**options)
+    return replace(world, start=lambda task, seed: change(task, *world.start(task, seed)))
+
+
+@mutant(of="grid_world", kills="L6.16")
+def does_not_show_what_the_setter_did(*, max_actions=7, replays=True):
+    """This looks like a replay that the policy does not see: it can't know what was moved before it came."""
+    return _starting(lambda task, inner, said: (inner, inner.observation), max_actions=max_actions, replays=replays)
+
+
+@mutant(of="grid_world", kills="L6.16")
+def shows_it_and_does_not_do_it(*, max_actions=7, replays=True):
+    """This looks like a history that is told and not replayed: what is seen and what is there are two rooms."""
+    found = lambda task, inner: replace(inner, room=grid.Room.from_json(task.hidden["room"]))  # noqa: E731
+    return _starting(lambda task, inner, said: (found(task, inner), said), max_actions=max_actions, replays=replays)
+
+
+@mutant(of="grid_world", kills="L6.16")
+def the_setter_acts_on_the_policy_s_account(*, max_actions=7, replays=True):
+    """This looks like setter's actions that are counted as the policy's: their calls are spent before it has acted."""
+    return replace(grid.grid_world(max_actions=max_actions, replays=replays), reset_cost=Cost(calls=3))
+
+
+@mutant(of="demonstrate", kills="L6.16")
+def shows_the_setter_s_actions_too(task, seed, **options):
+    """This looks like a demonstration that begins with what the setter did: a clone is trained to do it once more."""
+    return [tool for tool, _ in task.hidden["setter"]] + grid.demonstrate(task, seed, **options)
+
+
+@mutant(of="demonstrate", kills="L6.16")
+def starts_where_the_setter_started(task, seed, **options):
+    """This looks like a demonstration from the room as the setter found it: it walks to where the thing no longer is."""
+    before = replace(task, hidden={**task.hidden, "setter": []})
+    return grid.demonstrate(before, seed, **options)
+
+
+@mutant(of="demonstrate", kills="L6.16")
+def undoes_the_setter_first(task, seed, **options):
+    """This looks like a demonstration that goes back to where the setter began: nobody asked for that, and it is learned."""
+    back = {"north": "south", "south": "north", "east": "west", "west": "east"}
+    return [back[tool] for tool, _ in reversed(task.hidden["setter"]) if tool in back] + grid.demonstrate(task, seed, **options)

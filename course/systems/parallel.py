@@ -10,7 +10,7 @@ import traceback
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Callable, Iterable, Mapping, Sequence, TypeVar
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
@@ -23,14 +23,12 @@ from course.training.learner import Learner
 
 TIMEOUT = 20  # seconds that a rank waits for the others: one that is lost, or comes with another shape, is an error and no hang
 
-Row = TypeVar("Row")
-
 
 class LostRank(RuntimeError):
     """A rank that died, raised or did not come: the step was not taken on any."""
 
 
-def my_rows(rows: Sequence[Row], rank: int, world: int) -> Sequence[Row]:
+def my_rows(rows: Sequence | Shaped[Tensor, "batch ..."], rank: int, world: int) -> Any:
     """This rank's rows: rank, rank + world, .. The numbers of two ranks differ by at most one; with few rows a rank has none."""
     if not 0 <= rank < world:
         raise ValueError(f"rank must be in 0..world-1; got {rank} of {world}")

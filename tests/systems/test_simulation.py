@@ -50,9 +50,9 @@ def test_a_learner_by_hand():
 @pytest.mark.parametrize("seed", range(3))
 def test_ahead_the_learner_waits_less_and_the_lag_keeps_its_limit(seed):
     jobs = draw_jobs(STRATA, 6000, seed)
-    calm, limit = Learning(128, 30.0, 0), 4
+    calm, limit = Learning(128, 60.0, 0), 4
     synchronous = simulate(jobs, workers=200, learning=calm)
-    ahead = simulate(jobs, workers=200, learning=Learning(128, 30.0, limit))
+    ahead = simulate(jobs, workers=200, learning=Learning(128, 60.0, limit))
     assert synchronous.max_lag == synchronous.dropped == 0 and synchronous.updates == 6000 // 128
     assert 0 < ahead.mean_lag and ahead.max_lag <= limit
     assert ahead.waiting < synchronous.waiting / 2 and ahead.throughput > 2 * synchronous.throughput
