@@ -89,7 +89,7 @@ def what_is_denied(follows, draw):
 def whatever_is_said(follows, draw):
     """Several sentences about several systems, some denied: what is true in every world that they leave open follows, and nothing else."""
     cases = []
-    while len(cases) < 60:
+    while len(cases) < 30:
         systems = draw.shuffled(NAMES)[:2]
         facts = [
             (draw.choice(systems), [(word, draw.number(0, 3) > 0) for word in draw.shuffled(WORDS)[: draw.number(1, 3)]])

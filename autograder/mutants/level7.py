@@ -484,7 +484,7 @@ def a_successor_is_a_checkpoint():
 
 @mutant(of="audit_report", kills="L7.07")
 def days_are_compute():
-    """This looks like days being taken for device-time: on how many devices?"""
+    """This looks like days being taken for device-time, which needs the number of devices as well."""
     answer = _answer(lambda r: _place(r, "The main stage ran for") and not _place(r, "All the time"))
     answer["table"]["compute"] = ("I", [_place(find_report(answer["report"]), "The main stage ran for")])
     return answer
@@ -552,7 +552,7 @@ def no_report_of_the_class():
 
 @mutant(of="audit_report", kills="L7.07")
 def a_number_without_budget():
-    """This looks like a result without its budget being taken for an answer: one sample, or a thousand?"""
+    """This looks like a result without its budget being taken for an answer: it may be of one sample, or of a thousand."""
     answer = _answer(lambda r: r.truth.label("evaluation") == "U" and r.truth.label("optimizer") == "D")
     answer["table"]["evaluation"] = ("D", [_place(find_report(answer["report"]), "% of tasks")])
     return answer

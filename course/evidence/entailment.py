@@ -10,6 +10,7 @@ A sentence that is not of this form ("Vega was reportedly trained with PPO.", "V
 
 import re
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Sequence
 
 ALGORITHMS = ("PPO", "A2C", "REINFORCE", "GRPO")
@@ -47,6 +48,7 @@ class Statement:
     said: bool  # False: denied
 
 
+@lru_cache(maxsize=4096)
 def read_statements(text: str) -> tuple[Statement, ...]:
     """The statements of one sentence of the grammar above, in its order; () for any other text.
 
@@ -63,6 +65,7 @@ _ONE = (
 )  # longest first: "was trained" begins others
 
 
+@cache
 def consequences(word: str) -> frozenset[str]:
     """The word and all that is part of its meaning."""
     return frozenset({word}).union(*(consequences(part) for part in IMPLIES.get(word, ())))

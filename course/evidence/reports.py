@@ -7,6 +7,8 @@ evidence table is known by construction; some of the lines claim more than the s
 import hashlib
 import random
 from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
 from typing import Mapping
 
 from course.evidence.claims import Claim, EvidenceTable, Label
@@ -67,6 +69,7 @@ def find_report(id: str) -> Report:
     return report(ids.index(id))
 
 
+@cache
 def report(seed: int) -> Report:
     """Report number `seed`: at least twelve sentences, and six lines, of which three or four claim too much.
 
