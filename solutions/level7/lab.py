@@ -46,6 +46,12 @@ from course.evidence.entailment import PHRASES, read_statements
 from course.evidence.numbers import COUNTED, SCALES, VERBS, Reported
 from course.figures import say
 
+
+def table(columns, rows):
+    """Rows of cells as a Markdown table."""
+    return "\n".join("| " + " | ".join(map(str, cells)) + " |" for cells in (columns, ["---"] * len(columns), *rows))
+
+
 # %% [markdown]
 # ## Part A · What a sentence says
 #
@@ -244,8 +250,11 @@ pictures.found_and_missed(
 
 # %% tags=["experiment"]
 say(
-    "**What came out.**\n\n| over-claim | what it is | planted | your reader | in a hurry |\n|---|---|---|---|---|\n"
-    + "\n".join(f"| {SHORT[why]} | {REASONS[why]} | {n} | {caught['your reader'][why]} | {caught['in a hurry'][why]} |" for why, n in planted.most_common())
+    "**What came out.**\n\n"
+    + table(
+        ("over-claim", "what it is", "planted", *READERS),
+        [(SHORT[why], REASONS[why], n, *(found[why] for found in caught.values())) for why, n in planted.most_common()],
+    )
     + f"\n\nFalse alarms on the {honest} lines that say no more than the announcement: {alarms['your reader']} and {alarms['in a hurry']}. You predicted: {prediction_a or 'nothing'}."
 )  # fmt: skip
 
@@ -392,7 +401,7 @@ for what, numbers in {
 people = implied_human_rate(read_number("On Playhouse, the agent reaches 89 % of episodes."), read_number("On Playhouse, the agent reaches 93 % of the human rate."))
 each = per_unit(read_number("The PPO stage uses 256,000 episodes."), read_number("The PPO stage uses 31,144 prompts."))
 say(
-    "**What came out.**\n\n| average of | |\n|---|---|\n" + "\n".join(f"| {what} | {told} |" for what, told in refused)
+    "**What came out.**\n\n" + table(("average of", ""), refused)
     + f"\n\nIn the Playhouse people succeed in about {people:.1f} % [I]. A prompt of InstructGPT's last stage was used {each.value:.1f} times on average [I]. You predicted: {prediction_b or 'nothing'}."
 )  # fmt: skip
 
@@ -410,10 +419,10 @@ say(
 # %%
 from course.evidence.lore import CLAIMS, FACTS
 
-say("| id | it is said that |\n|---|---|\n" + "\n".join(f"| `{name}` | {text} |" for name, text in CLAIMS.items()))
+say(table(("id", "it is said that"), CLAIMS.items()))
 
 # %%
-say("| id | fact | place |\n|---|---|---|\n" + "\n".join(f"| `{name}` | {fact.text} | {fact.place} |" for name, fact in FACTS.items()))
+say(table(("id", "fact", "place"), [(name, fact.text, fact.place) for name, fact in FACTS.items()]))
 
 # %% [markdown]
 # {{card lore}}
@@ -446,7 +455,7 @@ check(lore)
 # For every announcement the same eleven rows, filled before anybody says how the system was trained:
 
 # %%
-say("| field | what is needed before the row can be filled |\n|---|---|\n" + "\n".join(f"| `{field}` | {needed} |" for field, needed in FIELDS.items()))
+say(table(("field", "what is needed before the row can be filled"), FIELDS.items()))
 
 # %% [markdown]
 # {{card claims_table}}
@@ -462,14 +471,14 @@ say("| field | what is needed before the row can be filled |\n|---|---|\n" + "\n
 # %%
 from course.evidence.excerpt import CLAIMED, EXCERPT
 
-say("| line | the excerpt | place |\n|---|---|---|\n" + "\n".join(f"| `{name}` | {text} | {place} |" for name, (text, place) in EXCERPT.items()))
+say(table(("line", "the excerpt", "place"), [(name, *line) for name, line in EXCERPT.items()]))
 
 # %%
-say("| claim | field | |\n|---|---|---|\n" + "\n".join(f"| `{name}` | `{field}` | {text} |" for name, (field, text) in CLAIMED.items()))
+say(table(("claim", "field", ""), [(name, *claim) for name, claim in CLAIMED.items()]))
 
 # %% ng="solution:claims_table"
 def claims_table():
-    """Label and lines of each claim: {"c01": ("D", ["e3"]), "c02": ("I", ["e4", "e5"]), "c03": ("U", []), ...}."""
+    """{id of the claim: (label, [lines])}: ("D", ["e7"]), ("I", ["e7", "e8"]) or ("U", [])."""
     ### BEGIN SOLUTION
     return {
         "c01": ("D", ["e2"]),
@@ -603,8 +612,10 @@ disagreements = [(card.name, conflict) for card in cards for conflict in conflic
 say(
     f"**What came out.** Of {len(systems)} systems of the three laboratories, the optimizer is disclosed in {together['optimizer']['D']}, the compute in {together['compute']['D']}; of the {len(closed)} cards of closed releases and products, in "
     f"{sum(card.labels['optimizer'] == 'D' for card in systems if card.name in closed)} and {sum(card.labels['compute'] == 'D' for card in systems if card.name in closed)}. Our own sources disagree in {len(disagreements)} places on {len({name for name, _ in disagreements})} of {len(cards)} cards:\n\n"
-    "| card | quantity | what is said, and where |\n|---|---|---|\n"
-    + "\n".join(f"| {name} | {conflict.about} | " + "; ".join(f"{claim.text} ({claim.place})" for claim in conflict.claims) + " |" for name, conflict in disagreements)
+    + table(
+        ("card", "quantity", "what is said, and where"),
+        [(name, conflict.about, "; ".join(f"{claim.text} ({claim.place})" for claim in conflict.claims)) for name, conflict in disagreements],
+    )
     + f"\n\nYou predicted: {prediction_c or 'nothing'}."
 )  # fmt: skip
 
@@ -636,8 +647,8 @@ from course.evidence.reports import QUESTIONS, drawn_id, find_report
 print(find_report(drawn_id(NAME)))
 
 # %%
-say("| row | the question |\n|---|---|\n" + "\n".join(f"| `{field}` | {question} |" for field, question in QUESTIONS.items()))
-say("| reason | what it means |\n|---|---|\n" + "\n".join(f"| `{why}` | {text} |" for why, text in REASONS.items()))
+say(table(("row", "the question"), QUESTIONS.items()))
+say(table(("reason", "what it means"), REASONS.items()))
 
 # %% ng="solution:audit_report"
 def audit_report():
@@ -688,7 +699,7 @@ check(audit_report)
 # %%
 from course.evidence import checklist as rules
 
-say("| item | what it asks for | where it is recorded |\n|---|---|---|\n" + "\n".join(f"| `{name}` | {asks} | {', '.join(f'`{place}`' for place in places)} |" for name, (asks, places) in rules.CHECKLIST.items()))
+say(table(("item", "what it asks for", "where it is recorded"), [(name, asks, ", ".join(places)) for name, (asks, places) in rules.CHECKLIST.items()]))
 print(rules.__doc__)
 
 
@@ -797,8 +808,11 @@ pictures.marks(rows, list(rules.CHECKLIST), LEGEND, title=f"Your run meets {met}
 # %% tags=["experiment"]
 agree = sum(said.get(item) == by_package["the run you handed in"][item].status for item in rules.CHECKLIST)
 say(
-    f"**What came out.** You and the package agree on {agree} of {len(rules.CHECKLIST)} items.\n\n| item | your run | found, or where it should stand |\n|---|---|---|\n"
-    + "\n".join(f"| {item.field} | {item.status} | {(item.found or item.place)[:160]} |" for item in by_package["the run you handed in"].values())
+    f"**What came out.** You and the package agree on {agree} of {len(rules.CHECKLIST)} items.\n\n"
+    + table(
+        ("item", "your run", "found, or where it should stand"),
+        [(item.field, item.status, (item.found or item.place)[:160]) for item in by_package["the run you handed in"].values()],
+    )
     + f"\n\nYou predicted: {prediction_d or 'nothing'}."
 )
 
