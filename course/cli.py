@@ -76,11 +76,16 @@ def run(
     fast: Annotated[bool, typer.Option(help="skip experiments, as the grader does")] = False,
     record: Annotated[bool, typer.Option(help="keep time and memory in solutions/<level>/measured.json")] = False,
     output: Annotated[Optional[Path], typer.Option(help="where to keep the executed notebooks")] = None,
+    jobs: Annotated[Optional[int], typer.Option(min=1, help="with all: notebooks at a time; as many as fit if absent")] = None,
 ) -> None:
-    """Execute a level's solution notebooks from top to bottom: `course run 1`, `course run start`."""
+    """Execute a level's solution notebooks from top to bottom: `course run 1`, `course run start`; `course run all` executes all of them."""
     _instructor()
-    from autograder.execute import execute_folder
+    from autograder.execute import execute_folder, jobs_that_fit
 
+    if level == "all":
+        if record:
+            _stop("--record goes with one level: beside others a notebook takes longer than it does alone")
+        raise typer.Exit(_run_all(jobs or jobs_that_fit(), fast, output))
     for row in execute_folder(_folder(level), fast=fast, record=record, output=output):
         print(
             f"{row['notebook']}: {row['seconds']:.0f} s, {row['megabytes']:.0f} MB"
@@ -220,6 +225,35 @@ def demo(folder: Annotated[Path, typer.Option(help="where the class is built and
     except FolderInUse as error:
         _stop(str(error))
     raise typer.Exit(status)
+
+
+def _run_all(jobs: int, fast: bool, output: Path | None) -> int:
+    """The whole course; a line for each notebook as it ends, a table, and dist/run.json. 1 if one failed."""
+    import time
+
+    from autograder.execute import execute_course, write_outcomes
+    from rich.console import Console
+    from rich.table import Table
+
+    started, report = time.monotonic(), ROOT / "dist" / "run.json"
+    outcomes = execute_course(
+        jobs=jobs,
+        fast=fast,
+        output=output,
+        told=lambda o: print(f"{o.notebook}: {o.problem or f'{o.seconds:.0f} s'}", flush=True),
+    )
+    seconds = time.monotonic() - started
+    write_outcomes(outcomes, seconds, report)
+    table = Table(
+        "notebook", "seconds", "peak MB", "", title=f"{len(outcomes)} notebooks, {jobs} at a time: {seconds / 60:.1f} minutes"
+    )
+    for o in outcomes:
+        table.add_row(
+            o.notebook, f"{o.seconds:.0f}", f"{o.megabytes:.0f}" if o.megabytes else "", "[red]failed[/]" if o.problem else ""
+        )
+    Console().print(table)
+    print(f"report: {report}" + (f"; executed notebooks: {output.resolve()}" if output else ""))
+    return int(any(o.problem for o in outcomes))
 
 
 def _counter() -> Callable[[object], None]:

@@ -4,11 +4,13 @@ import json
 
 import nbformat
 import pytest
+from typer.testing import CliRunner
 
 from autograder import build
-from autograder.execute import NotebookFailed, execute
+from autograder.execute import NotebookFailed, execute, execute_course, write_outcomes
 from autograder.levels import numbers
 from autograder.local import MIME
+from course.cli import app
 
 MINUTES = 4
 
@@ -93,3 +95,34 @@ def test_a_notebook_that_stops_early_is_not_called_a_success(tmp_path):
     nbformat.write(notebook, tmp_path / "stops.ipynb")
     with pytest.raises(NotebookFailed):
         execute(tmp_path / "stops.ipynb", tmp_path / "out.ipynb")
+
+
+@pytest.fixture
+def small_course(tmp_path, monkeypatch):
+    """One notebook that runs, beside one whose second cell fails."""
+    for name, sources in {"level1": ["x = 1", "print('peak memory 12 MB')"], "level2": ["x = 1", "\n# a comment\nx / 0"]}.items():
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+        (tmp_path / name).mkdir()
+        nbformat.write(notebook, tmp_path / name / "lab.ipynb")
+    monkeypatch.setattr("autograder.execute.SOLUTIONS", tmp_path)
+
+
+def test_a_run_of_the_whole_course_names_the_failing_cell_and_goes_on(small_course, tmp_path):
+    heard = []
+    good, bad = execute_course(jobs=2, told=heard.append)
+    assert (good.notebook, good.megabytes, good.problem) == ("level1/lab.ipynb", 12.0, "")
+    assert bad.notebook == "level2/lab.ipynb" and "cell 2 (# a comment) raised ZeroDivisionError: division by zero" in bad.problem
+    assert set(heard) == {good, bad}
+    write_outcomes([good, bad], 3.4, tmp_path / "new" / "run.json")
+    report = json.loads((tmp_path / "new" / "run.json").read_text())
+    assert report["seconds"] == 3 and [row["notebook"] for row in report["notebooks"]] == [good.notebook, bad.notebook]
+
+
+def test_the_command_for_the_whole_course_fails_if_a_notebook_does(small_course, tmp_path, monkeypatch):
+    monkeypatch.setattr("course.cli.ROOT", tmp_path)
+    monkeypatch.setattr("course.cli._instructor", lambda: None)
+    result = CliRunner().invoke(app, ["run", "all", "--jobs", "1"])
+    assert result.exit_code == 1 and "1 at a time" in result.output and "failed" in result.output
+    assert (tmp_path / "dist" / "run.json").exists()
+    refused = CliRunner().invoke(app, ["run", "all", "--record"])
+    assert refused.exit_code == 2 and "--record goes with one level" in refused.output
