@@ -80,7 +80,7 @@ def test_every_exercise_has_card_stub_check_and_three_hints(folder):
         stub, check = position[exercise.function], position[f"check_{exercise.function}"]
         assert check == stub + 1
         assert "raise NotImplementedError()" in cells[stub].source
-        function = next(n for n in ast.parse(cells[stub].source).body if isinstance(n, ast.FunctionDef))
+        function = next(n for n in ast.parse(cells[stub].source).body if isinstance(n, (ast.FunctionDef, ast.ClassDef)))
         assert function.name == exercise.function and len(ast.get_docstring(function)) > 60
         assert cells[check].source.startswith(f"check({exercise.function})")
         assert cells[check].metadata.nbgrader.points == level.points_of(exercise.function)
