@@ -12,7 +12,7 @@ from test_round import BOUND, brevity, fresh
 
 from course.accounting.budget import Cost
 from course.accounting.ledger import total_cost, verify_ledger
-from course.training import tool_agent
+from course.training import gate as gate_module, tool_agent
 from course.training.gate import GatedReuse, GradientGate, head_energy
 from course.training.grpo import GrpoConfig
 from course.training.round import copies, run_rounds, state_digest, tool_round
@@ -213,3 +213,25 @@ def test_what_reuse_refuses():
     with pytest.raises(ValueError, match="limit must be at least 1"):
         reuse(GradientGate(1, 1.0), limit=0)
     assert copy.copy(tool_agent.CONFIG) == tool_agent.CONFIG
+
+
+def test_one_arm_of_the_study(monkeypatch):
+    """In small: updates are counted, a rejection is paid for on top, and samples are those of the fresh batches."""
+    for name, value in {
+        "GROUPS": 1,
+        "GROUP_SIZE": 2,
+        "EVALUATED": 2,
+        "LIMIT": 3,
+        "ARMS": {"gated": (3, -1e9), "fresh": (1, 9.0)},
+    }.items():
+        monkeypatch.setattr(gate_module, name, value)
+    monkeypatch.setattr(gate_module, "WINDOW", 1)
+    start = fresh()["actor"]
+    made, ledger = gate_module.reuse_run(0, "gated", start, updates=4)
+    decisions = "".join(entry.round.decision[0] for entry in ledger)
+    assert decisions == "aarara"  # the first reuse fills the window; behind it none gets through this gate
+    assert (made.rejected, made.batches) == (2, 3)
+    assert made.trained_tokens == total_cost(ledger)["trained_tokens"] > made.wasted > 0
+    assert made.to_json()["sampled_tokens"] == total_cost(ledger)["sampled_tokens"]
+    plain, ledger = gate_module.reuse_run(0, "fresh", start, updates=2)
+    assert (plain.batches, plain.rejected, plain.wasted) == (2, 0, 0) and plain.sampled_tokens == plain.trained_tokens
