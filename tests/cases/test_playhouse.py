@@ -46,9 +46,10 @@ def test_a_marked_episode_is_the_record_and_its_steps_end_where_actions_are_deci
 
 def test_a_swap_changes_the_instruction_wherever_it_stands_and_nothing_else(tasks, shown):
     marked = case.watched(shown, tasks, case.Watcher(flip=0.0, rate=1.0), 0)
-    assert len(marked) == len(tasks) and all(mark.sign == 1 or mark.later for e in marked for mark in e.marks)
+    assert len(marked) == len(tasks)
+    marked = [episode for episode in marked if any(mark.sign == 1 for mark in episode.marks)]
     negatives = swapped_negatives(marked, 0, case.restate)
-    assert len(negatives) == len(marked)
+    assert len(negatives) == len(marked) > 8
     for episode, negative in zip(marked, negatives):
         assert all(mark.sign == -1 for mark in negative.marks) and negative.step_ends == episode.step_ends
         old, new = (" ".join(case.TOKENIZER.decode(t) for t in (e.instruction[1:],)) for e in (episode, negative))
@@ -133,13 +134,19 @@ def test_reinforcement_on_the_utility_beats_its_clone_in_every_seed(runs):
 
 
 def test_swaps_ground_the_utility_in_every_seed(runs):
+    """If swaps did nothing, a success would be worth as much under another instruction with them as without."""
     for run in runs:
-        assert run["utilities"]["usual"]["lowered"] > run["utilities"]["no swaps"]["lowered"]
-        assert run["utilities"]["usual"]["swapped"] < run["utilities"]["no swaps"]["swapped"]
-        assert run["utilities"]["usual"]["own"] > run["utilities"]["usual"]["swapped"]
+        usual, loose = run["utilities"]["usual"], run["utilities"]["no swaps"]
+        assert usual["swapped"] < loose["swapped"] - 0.3 and usual["swapped"] < 0 < usual["own"] and usual["lowered"] > 0.9
 
 
-def test_late_marks_hurt_more_than_wrong_ones(runs):
+def test_late_marks_hurt_the_utility_more_than_wrong_ones(runs):
     for run in runs:
         agreement = {name: fit["agreement"] for name, fit in run["utilities"].items()}
         assert agreement["usual"] > agreement["a quarter wrong"] > agreement["two steps late"]
+    assert mean([run["success"]["usual"] - run["success"]["two steps late"] for run in runs]) > 0.05
+
+
+def test_stale_actors_cost_less_with_v_trace_in_every_seed(runs):
+    for run in runs:
+        assert run["lagged"]["V-trace"]["success"] > run["lagged"]["none"]["success"]
