@@ -194,17 +194,6 @@ def unit_of(head: ScalarHead, episodes: Episodes) -> float:
     return float(change.square().mean().sqrt())
 
 
-def gold_reward(tasks_of: Mapping[str, AgentTask]) -> Callable[[Episodes], Float[Tensor, "batch actions"]]:
-    """The same from gold progress, which nobody has outside a laboratory. tasks_of: by digest."""
-
-    def reward(episodes: Episodes) -> Tensor:
-        rows = [progress(record, tasks_of[record.task_digest]) for record in episodes.records]
-        width = max(map(len, rows))
-        return potential_rewards(torch.tensor([row + row[-1:] * (width - len(row)) for row in rows]).float(), gamma=1.0)
-
-    return reward
-
-
 def train(
     policy: Policy, head: ScalarHead, unit: float, shown: Batch, seed: int, *, updates: int = UPDATES, config: ImpalaConfig = CONFIG,
     credit: Callable[..., tuple[Tensor, Tensor]] = vtrace, lr: float = LR,
