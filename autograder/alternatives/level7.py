@@ -1,4 +1,7 @@
-"""Level 7: other right answers. The first of a data cell is also the reference that plans are made with."""
+"""Level 7: other right answers. The first of a data cell is also the reference that plans are made with.
+
+It is no literal: whoever fills in the right literal would look like a copy of it.
+"""
 
 import json
 import re
@@ -211,15 +214,6 @@ def quotient_by_fields(count, per):
 
 
 @alternative(of="lore")
-def the_facts_that_refute():
-    return {
-        "webgpt": "f12", "prm800k": "f07", "rbr": "f13", "o1": "f06", "tools": "f15", "constitution": "f08", "claude37": "f03", "thoughts": "f17",
-        "rlaif": "f04", "sparrow": "f02", "alphaproof": "f18", "alphaevolve": "f05", "robots": "f11", "benchmarks": "f01", "weights": "f19",
-        "tampering": "f10", "robot_demo": "f16",
-    }  # fmt: skip
-
-
-@alternative(of="lore")
 def the_same_in_another_order():
     pairs = "f01 benchmarks f02 sparrow f03 claude37 f04 rlaif f05 alphaevolve f06 o1 f07 prm800k f08 constitution f10 tampering f11 robots"
     pairs += " f12 webgpt f13 rbr f15 tools f16 robot_demo f17 thoughts f18 alphaproof f19 weights"
@@ -227,11 +221,12 @@ def the_same_in_another_order():
     return dict(zip(words[1::2], words[::2]))
 
 
-@alternative(of="claims_table")
-def every_claim_with_its_lines():
+@alternative(of="lore")
+def the_facts_that_refute():
     return {
-        "c01": ("D", ["e2"]), "c02": ("I", ["e3", "e4"]), "c03": ("U", []), "c04": ("U", []), "c05": ("D", ["e5"]), "c06": ("D", ["e6"]),
-        "c07": ("D", ["e7"]), "c08": ("U", []), "c09": ("I", ["e10", "e11"]), "c10": ("U", []), "c11": ("U", []), "c12": ("I", ["e1"]),
+        "webgpt": "f12", "prm800k": "f07", "rbr": "f13", "o1": "f06", "tools": "f15", "constitution": "f08", "claude37": "f03", "thoughts": "f17",
+        "rlaif": "f04", "sparrow": "f02", "alphaproof": "f18", "alphaevolve": "f05", "robots": "f11", "benchmarks": "f01", "weights": "f19",
+        "tampering": "f10", "robot_demo": "f16",
     }  # fmt: skip
 
 
@@ -243,6 +238,14 @@ def what_is_unknown_left_out():
         name: [claim.label, (claim.place.split()[-1],) if claim.label == "D" else tuple(reversed(claim.premises))]
         for name, claim in reversed(known.items())
     }
+
+
+@alternative(of="claims_table")
+def every_claim_with_its_lines():
+    return {
+        "c01": ("D", ["e2"]), "c02": ("I", ["e3", "e4"]), "c03": ("U", []), "c04": ("U", []), "c05": ("D", ["e5"]), "c06": ("D", ["e6"]),
+        "c07": ("D", ["e7"]), "c08": ("U", []), "c09": ("I", ["e10", "e11"]), "c10": ("U", []), "c11": ("U", []), "c12": ("I", ["e1"]),
+    }  # fmt: skip
 
 
 @alternative(of="conflicts")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from autograder.alternatives import level7 as right
-from autograder.bans import veto
+from autograder.bans import copies_reference, veto
 from autograder.checks import level7 as visible
 from autograder.draw import Draw
 from autograder.framework import CheckFailed, Direct
@@ -263,6 +263,16 @@ def test_drivers_take_answers_apart_and_judge_nothing():
 ])  # fmt: skip
 def test_the_packages_answers_may_not_be_asked(function, source):
     assert veto(LEVEL.exercise(function), [source])
+
+
+@pytest.mark.parametrize(
+    "function, answer", [("lore", right.the_facts_that_refute()), ("claims_table", right.every_claim_with_its_lines())]
+)
+def test_the_right_literal_is_no_copy(function, answer):
+    """Every student's right data cell looks alike; that is no reason to suspect one."""
+    assert not copies_reference(
+        LEVEL.exercise(function), LEVEL.reference(function), [f"def {function}():\n    return {answer!r}"]
+    )
 
 
 def test_no_complaint_is_endless():
