@@ -5,6 +5,9 @@ the learner takes a batch as soon as one of the sampled law's proportions is the
 have become too old are dropped whole and counted. A straggler holds up nobody but itself.
 """
 
+import copy
+import heapq
+import math
 import time
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Iterator, Literal, Mapping, Sequence
@@ -20,7 +23,7 @@ from course.objectives.aggregation import aggregate
 from course.rollout.episodes import Episodes, Play, episode_seed
 from course.rollout.record import Record
 from course.systems.batching import Waiting, balanced_batch
-from course.systems.engine import Engine, Shard, tool_workload
+from course.systems.engine import Engine, InProcess, Played, Shard, Workload, seconds_of, tool_workload
 from course.systems.processes import Processes
 from course.systems.staleness import Aged, staleness_report, truncated_importance_weights, within_staleness
 from course.tasks.agent import AgentTask
@@ -99,13 +102,15 @@ def learn(
     seed: int,
     temperature: float = 1.0,
     seen: Callable[[Sequence[Record]], None] = lambda records: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Learned]:
     """`steps` updates of learner["actor"] on groups that the engine plays; ask(n) is the task of group n.
 
         A <- min(exp(log pi_prox - log mu), cap) * A        pi_prox: the learner's policy when the update begins; mu: the sampler's
 
     and then GRPO's clipped loss around pi_prox: the correction for age once, and the trust region around the present policy.
-    seen: is shown the records of each group as soon as it is done, dropped later or not: what was sampled is stored.
+    seen: is shown the records of each group as soon as it is done, dropped later or not: what was sampled is stored. clock: in
+    seconds; a VirtualWorkers brings its own.
     Reduces to: synchronous GRPO on the same groups for mode "synchronous", whose weights are 1 up to rounding and whose lags are 0;
     that mode is a function of its seeds. What the asynchronous one trains on depends on who finished when.
     Raises: ValueError if a shard has not the rows of a group; what the engine raises. Groups that were shown to `seen` are not lost.
@@ -114,8 +119,8 @@ def learn(
     size = config.group_size
     if engine.workload.rows != size:
         raise ValueError(f"rows of the workload must be those of a group, {size}; got {engine.workload.rows}")
-    began = time.perf_counter()
     versions = {engine.publish(learner["actor"], temperature): learner.step}
+    began = clock()
     asked, playing, sampled, dropped = 0, 0, {}, 0
     queue: list[Group] = []
     wanted = sum(schedule.quotas.values())
@@ -125,11 +130,11 @@ def learn(
         task = ask(asked)
         numbers = range(asked * size, (asked + 1) * size)
         engine.start(Shard(asked, {i % size: Play(task, episode_seed(seed, i), seed, i) for i in numbers}))
-        sampled[asked] = (stratum(task), time.perf_counter() - began)
+        sampled[asked] = (stratum(task), clock() - began)
         asked, playing = asked + 1, playing + 1
 
     for step in range(learner.step, learner.step + steps):
-        waiting = time.perf_counter()
+        waiting = clock()
         places = None
         if mode == "synchronous":
             for _ in range(wanted):
@@ -142,7 +147,7 @@ def learn(
                 seen(rows)
                 kind, at = sampled.pop(shard.number)
                 version = versions[rows[0].versions.policy]
-                queue.append(Group(shard.number, kind, rows, version, at, time.perf_counter() - began))
+                queue.append(Group(shard.number, kind, rows, version, at, clock() - began))
                 playing -= 1
             fresh = within_staleness(queue, step, schedule.limit)
             dropped, queue = dropped + len(queue) - len(fresh), fresh
@@ -154,14 +159,14 @@ def learn(
                 )
         while mode == "asynchronous" and playing < schedule.ahead:
             start()
-        worked = time.perf_counter()
+        worked = clock()
         # In the order of their numbers: then a synchronous update does not depend on who finished first.
         taken = sorted((queue[place] for place in places), key=lambda group: group.number)
         queue = [group for place, group in enumerate(queue) if place not in set(places)]
         found = _update(learner, taken, step, config, schedule.cap, seed)
         learner.step = step + 1
         versions[engine.publish(learner["actor"], temperature)] = learner.step
-        now = time.perf_counter()
+        now = clock()
         yield Learned(
             step=step, waited=worked - waiting, worked=now - worked, dropped=dropped, numbers=tuple(group.number for group in taken),
             latencies=tuple(group.completed_at - group.sampled_at for group in taken), **found,
@@ -207,6 +212,48 @@ def _update(
 # ---------------------------------------------------------------- both modes on the three tools with slow tools
 
 
+class VirtualWorkers(InProcess):
+    """Workers that play at once and wait on a clock of their own: a schedule without the waiting, and a function of its seeds.
+
+    seconds(record): how long an episode takes; a worker plays the episodes of a shard in turn. learning: seconds from one published
+    policy to the next that the learner works. What a shard finishes with was sampled by the policy of its start, as on real workers.
+    """
+
+    def __init__(
+        self, workload: Workload, *, workers: int, seconds: Callable[[Record], float | int], learning: float | int = 0.0
+    ):
+        super().__init__(workload)
+        self.workers, self.seconds, self.learning, self.now = workers, seconds, learning, 0.0
+        self._free, self._playing, self._started = [0.0] * workers, [], 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def publish(self, policy: Policy, temperature: float = 1.0) -> str:
+        self.now += self.learning
+        return super().publish(policy, temperature)
+
+    def start(self, shard: Shard) -> None:
+        super().start(shard)
+        ((_, records),) = super().finished()
+        end = max(self.now, heapq.heappop(self._free)) + sum(self.seconds(record) for record in records.values())
+        heapq.heappush(self._free, end)
+        self._started += 1
+        heapq.heappush(self._playing, (end, self._started, shard, records))
+
+    def finished(self, timeout: float | int | None = None) -> list[Played]:
+        until = math.inf if timeout is None else self.now + timeout
+        if not self._playing or self._playing[0][0] > until:
+            self.now = self.now if timeout is None else until
+            return []
+        end, _, shard, records = heapq.heappop(self._playing)
+        self.now = max(self.now, end)
+        return [(shard, records)]
+
+    def abandon(self) -> None:
+        self._free, self._playing = [self.now] * self.workers, []
+
+
 @dataclass(frozen=True)
 class Comparison:
     """A run of one mode: its updates, and success on held-out tasks behind the last one."""
@@ -215,7 +262,6 @@ class Comparison:
     seed: int
     updates: tuple[Learned, ...]
     success: float
-    seconds: float
 
     @property
     def idle(self) -> float:
@@ -223,11 +269,17 @@ class Comparison:
         return sum(update.waited for update in self.updates)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "idle": self.idle}
 
 
 HORIZONS = (2, 4)
 QUOTAS = {"2": 4, "4": 4}
+GROUP_SIZE, WORKERS = 4, 8
+WAITS = {
+    "wait": 0.002,
+    "tail": 0.9,
+    "longest": 2.0,
+}  # seconds: a group of episodes takes 0.4 on the average, the slowest of eight 1.2
 
 
 def mixed(number: int, seed: int) -> AgentTask:
@@ -236,35 +288,38 @@ def mixed(number: int, seed: int) -> AgentTask:
     return three_tools_tasks(1, seed * 1_000_003 + number, pool="online", horizons=(horizon,))[0]
 
 
-def compared(
-    policy: Callable[[], Policy], seed: int, *, mode: Mode, steps: int = 10, workers: int = 8, wait: float | int = 0.02,
-    tail: float | int = 1.1, longest: float | int = 2.0, lr: float = 5e-4, group_size: int = 4, tasks: int = 128,
-    engine: Engine | None = None,
-) -> Comparison:  # fmt: skip
-    """Train a fresh policy() with tools whose waits are Pareto; see engine.slow_step. Workers mostly wait, so a few cores carry many.
+def virtual_workers(learning: float | int = 0.1) -> VirtualWorkers:
+    """WORKERS that wait by WAITS on a virtual clock, with updates that take `learning` seconds."""
 
-    engine: one to use again, of tool_workload(rows=group_size, wait=, tail=, longest=); None makes `workers` processes for this run.
-    """
-    began = time.perf_counter()
-    learner = Learner({"actor": policy()}, lr=lr)
-    mine = engine or Processes(tool_workload(rows=group_size, wait=wait, tail=tail, longest=longest), workers=workers)
-    try:
-        updates = tuple(
-            learn(
-                learner,
-                mine,
-                lambda number: mixed(number, seed),
-                lambda task: str(task.horizon),
-                mode=mode,
-                steps=steps,
-                schedule=Schedule(QUOTAS, ahead=workers),
-                config=GrpoConfig(group_size, beta=0.0, how="token"),
-                seed=seed,
-            )  # fmt: skip
-        )
-        seconds = time.perf_counter() - began
-    finally:
-        if engine is None:
-            mine.close()
-    success = evaluate(learner["actor"], held_out(tasks, horizons=HORIZONS), temperature=1.0).success
-    return Comparison(mode, seed, updates, success, seconds)
+    def seconds(record: Record) -> float:
+        return sum(seconds_of(**WAITS, environment_seed=record.environment_seed, number=k) for k in range(len(record.steps)))
+
+    return VirtualWorkers(tool_workload(rows=GROUP_SIZE), workers=WORKERS, seconds=seconds, learning=learning)
+
+
+def real_workers() -> Processes:
+    """WORKERS as processes whose tools really wait by WAITS; they mostly wait, so that two cores carry eight."""
+    return Processes(tool_workload(rows=GROUP_SIZE, **WAITS), workers=WORKERS)
+
+
+def compared(
+    policy: Policy, engine: Engine, seed: int, *, mode: Mode, steps: int = 10, lr: float = 5e-4, held: int = 128
+) -> Comparison:
+    """Train a copy of the policy in one mode, on engines of virtual_workers() or real_workers(), and look at `held` held-out tasks."""
+    learner = Learner({"actor": copy.deepcopy(policy)}, lr=lr)
+    updates = tuple(
+        learn(
+            learner,
+            engine,
+            lambda number: mixed(number, seed),
+            lambda task: str(task.horizon),
+            mode=mode,
+            steps=steps,
+            schedule=Schedule(QUOTAS, ahead=WORKERS),
+            config=GrpoConfig(GROUP_SIZE, beta=0.0, how="token"),
+            seed=seed,
+            clock=engine.clock if isinstance(engine, VirtualWorkers) else time.perf_counter,
+        )  # fmt: skip
+    )
+    success = evaluate(learner["actor"], held_out(held, horizons=HORIZONS), temperature=1.0).success
+    return Comparison(mode, seed, updates, success)

@@ -360,18 +360,22 @@ def tool_workload(rows: int = 8, columns: int = 16, **waiting: float | int) -> W
 
 
 def slow_step(wait: float | int, tail: float | int, longest: float | int) -> Callable[[State, str], Transition]:
-    """step= of tools that answer as ever, but late.
-
-        seconds = min(longest, wait * u^(-1/tail)),   u uniform in (0, 1]: a Pareto law with shape `tail`
-
-    u depends on the environment's seed and the number of the action: a replay waits as long.
-    """
-    if wait < 0 or tail <= 0 or longest < wait:
-        raise ValueError(f"wait must be at least 0, tail positive and longest at least wait; got {wait}, {tail} and {longest}")
+    """step= of tools that answer as ever, but late, by seconds_of."""
+    seconds_of(wait, tail, longest, 0, 0)
 
     def step(state: State, text: str) -> Transition:
-        u = 1.0 - random.Random(f"wait {state.seed} {state.step}").random()
-        time.sleep(min(longest, wait * u ** (-1 / tail)))
+        time.sleep(seconds_of(wait, tail, longest, state.seed, state.step))
         return kernel.step(state, text)
 
     return step
+
+
+def seconds_of(wait: float | int, tail: float | int, longest: float | int, environment_seed: int, number: int) -> float | int:
+    """How long an action takes: number `number` of the episode with this seed of the environment. A replay waits as long.
+
+    seconds = min(longest, wait * u^(-1/tail)),   u uniform in (0, 1]: a Pareto law with shape `tail`
+    """
+    if wait < 0 or tail <= 0 or longest < wait:
+        raise ValueError(f"wait must be at least 0, tail positive and longest at least wait; got {wait}, {tail} and {longest}")
+    u = 1.0 - random.Random(f"wait {environment_seed} {number}").random()
+    return min(longest, wait * u ** (-1 / tail))

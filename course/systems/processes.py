@@ -18,10 +18,13 @@ import torch
 from course.systems.engine import Law, LostWorker, Played, Player, Pool, Said, Shard, Workload
 
 
-def context() -> Any:
-    """The start method of all processes here. "__main__" is preloaded too, or each worker would import it again."""
+def context(*more: str) -> Any:
+    """The start method of all processes here, with more modules to import in the server, if it has not been started yet.
+
+    "__main__" is among them, or each worker would import it again.
+    """
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["__main__", "course.systems.run"])
+    made.set_forkserver_preload(["__main__", "course.systems.run", *more])
     server = multiprocessing.forkserver._forkserver
     if getattr(server, "_forkserver_pid", 0) is None and getattr(server, "_forkserver_address", None):
         # This process came from a server, which its own children may use. Python means them to, but starts another one first, which

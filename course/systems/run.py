@@ -240,7 +240,7 @@ def supervise(
     """
     deaths, before = 0, -1
     while True:
-        made = context()
+        made = context("tokenizers", "torch._dynamo")  # which an optimiser imports; seconds, in each new learner
         pipe, theirs = made.Pipe()
         arguments = (Path(folder), plan, rounds, workers, service, theirs)
         process = made.Process(target=_learn, args=arguments, name="learner")  # no daemon: it has children
