@@ -52,9 +52,21 @@ def test_every_command_in_it_exists():
     assert named and named <= known
 
 
-def test_its_links_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_its_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_every_term_of_the_glossary_is_implemented_where_it_says():
+    found = re.findall(r"\[`(\w+)`\]\(\.\./(course/[^)]+)\)", (ROOT / "docs" / "GLOSSARY.md").read_text())
+    assert len(found) > 40
+    for name, path in found:
+        source = ROOT / path
+        assert source.stem == name or re.search(rf"^(def|class) {name}\b", source.read_text(), re.MULTILINE), (name, path)
 
 
 # ------------------------------------------------------------------ numbers that stand in recordings
