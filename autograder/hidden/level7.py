@@ -1,7 +1,6 @@
 """Level 7: what only grading looks at. The rows of data cells that the notebook doesn't judge, and the corners of the grammars."""
 
 from autograder.checks import level7 as visible
-from autograder.checks.level5 import differ
 from autograder.checks.level7 import (
     COUNTS,
     NAMES,
@@ -334,10 +333,9 @@ def it_is_your_own(audit_run, draw):
 
 
 @invariant("L7.07", points=1, hidden=True)
-def it_passes(audit_run, draw):
-    """Your run meets every item of the checklist, or says why one does not apply."""
-    items, given = visible.exported(audit_run)
-    missing = [f"{item.field} ({item.place})" for item in items.values() if item.status == "missing"]
-    if missing:
-        differ("the run", "an export in which every item is met or does not apply", f"no {', '.join(missing)}")
+def your_own_run_item_by_item(audit_run, draw):
+    """All fourteen verdicts on a run of your own are right. A part that is missing and named is worth what one is that is there."""
+    items, _ = visible.exported(audit_run)
+    if visible.is_the_example(audit_run()["export"]):
+        raise CheckFailed("audit_run()['export']: expected the ledger of your own level 6, got the course's recorded example")
     visible.expect_items(audit_run, list(items))

@@ -14,7 +14,7 @@ from autograder.inside import codec, drivers
 from autograder.judge import judge, run_check
 from autograder.levels import load
 from autograder.verify import Matrix, _verify_level
-from course.evidence.checklist import CHECKLIST, example_run
+from course.evidence.checklist import CHECKLIST, example_run, export
 from course.evidence.entailment import PHRASES, consequences, follows
 from course.evidence.lore import CLAIMS
 from course.evidence.numbers import COUNTED, read_number
@@ -221,6 +221,13 @@ def test_the_recorded_example_earns_the_most_of_it():
     wrong["items"]["inference"] = ("met", "declaration.inference")
     assert earned("audit_run", wrong) == 5
     assert "declaration.inference is not there" in complaint("what_the_declaration_says", wrong)
+
+
+def test_an_honest_gap_costs_nothing():
+    """A run of one seed that says so earns as much as one of two: nobody is paid for declaring what was not done."""
+    answer = right.audited(export(right.a_run(), {**right.DECLARED, "runs": {"seeds": [0]}, "store": ""}))
+    assert answer["items"]["seeds"] == ("missing", "declaration.runs.interval") and answer["items"]["artifacts"][0] == "missing"
+    assert earned("audit_run", answer) == 10
 
 
 def test_a_ledger_that_was_touched_earns_nothing():
