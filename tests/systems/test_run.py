@@ -1,6 +1,7 @@
 """A run in a folder: killed at any time, on any engine, it is the run that nothing happened to."""
 
 import contextlib
+import errno
 import functools
 import multiprocessing.forkserver
 import os
@@ -25,7 +26,7 @@ from course.rollout.write_ahead import EpisodeLog
 from course.systems.engine import InProcess, tool_workload
 from course.systems.processes import Processes
 from course.systems.run import (
-    CHECKPOINTS, LEDGER, LOGS, RECORDS, Parts, Plan, problems, run, supervise, tool_parts, tool_plan, tool_service,
+    CHECKPOINTS, LEDGER, LOGS, RECORDS, BrokenRun, Parts, Plan, problems, run, supervise, tool_parts, tool_plan, tool_service,
 )  # fmt: skip
 from course.training.learner import Learner
 from course.training.round import run_rounds
@@ -144,6 +145,62 @@ def test_a_budget_holds_over_interruptions(folder):
     plan = Plan(Recipe(f"{__name__}:budgeted"), tool_workload(rows=4), 3)
     assert len(list(run(folder, plan, 1))) == 1
     assert len(list(run(folder, plan, 9))) == 1 and list(run(folder, plan, 9)) == []
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize("owner, name", [(Learner, "save"), (LedgerFile, "append"), (Store, "append"), (EpisodeLog, "token")])
+def test_a_full_disk(folder, undisturbed, monkeypatch, owner, name):
+    """Whatever could not be written, the run goes on when there is room."""
+    real, calls = getattr(owner, name), []
+
+    def full(*arguments):
+        calls.append(1)
+        if len(calls) >= 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, full)
+        with pytest.raises(OSError, match="No space left") as error:
+            list(run(folder, PLAN, 2))
+        assert error.value.errno == errno.ENOSPC
+        if owner in (Learner, LedgerFile):
+            assert "its records are kept; mend that and go on" in str(error.value)
+    list(run(folder, PLAN, 2))
+    same(folder, undisturbed)
+
+
+def test_folders_whose_parts_do_not_belong_together(folder, monkeypatch):
+    list(run(folder, PLAN, 1))
+    with pytest.raises(BrokenRun, match="plan must be that of .* take another folder"):
+        list(run(folder, SMALL, 2))
+    monkeypatch.setattr(run_module, "PATIENCE", 0.05)
+    with run_module._alone(folder / "lock"), pytest.raises(OSError, match="another learner has held it"):
+        list(run(folder, PLAN, 2))
+    (checkpoint,) = (folder / CHECKPOINTS).iterdir()
+    checkpoint.rename(folder / "away")
+    assert problems(folder) == ["the checkpoint of 1 rounds is missing"]
+    with pytest.raises(BrokenRun, match="must hold 000001.safetensors.*restore it"):
+        list(run(folder, PLAN, 2))
+    (folder / "away").rename(checkpoint)
+    with Store(folder / RECORDS) as store:
+        first = next(store.records())
+        store.append([first])
+    assert problems(folder) == ["1 records are stored more than once"]
+    with pytest.raises(BrokenRun, match="row 8 of records.sqlite must be an episode of the round under way"):
+        list(run(folder, PLAN, 2))
+    (folder / RECORDS).unlink()
+    with pytest.raises(BrokenRun, match="must hold the 8 records of the ledger's rounds; got 0"):
+        list(run(folder, PLAN, 2))
+    assert "round 0 must have its 8 records in rows 0 to 7" in problems(folder)
+
+
+def test_a_learner_that_raises_is_not_started_again(folder):
+    plan = Plan(Recipe("course.systems.run:no_such_parts"), tool_workload(rows=4), 3)
+    with pytest.raises(RuntimeError, match="the learner stopped: ValueError: make must name something that exists"):
+        list(supervise(folder, plan, 1))
 
 
 # ---------------------------------------------------------------- two hundred kills
