@@ -241,6 +241,7 @@ lines = "\n".join(
 )
 say(
     f"| correction | held-out success | effective sample size | 95 % quantile of the ratios |\n|---|---|---|---|\n{lines}\n\n"
+    f"V-trace less none, per seed: {lead(*([run['lagged'][name]['success'] for run in runs] for name in ('V-trace', 'none')))}. "
     f"Success of the clone was {won['clone'].mean:.0%}. You predicted: {prediction_playhouse or 'nothing'}."
 )
 

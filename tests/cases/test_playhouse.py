@@ -147,6 +147,8 @@ def test_late_marks_hurt_the_utility_more_than_wrong_ones(runs):
     assert mean([run["success"]["usual"] - run["success"]["two steps late"] for run in runs]) > 0.05
 
 
-def test_stale_actors_cost_less_with_v_trace_in_every_seed(runs):
-    for run in runs:
-        assert run["lagged"]["V-trace"]["success"] > run["lagged"]["none"]["success"]
+def test_stale_actors_cost_less_with_v_trace(runs):
+    """If it did nothing, seeds would differ by chance alone; held-out success has a standard error of 0.03 at most."""
+    gains = [run["lagged"]["V-trace"]["success"] - run["lagged"]["none"]["success"] for run in runs]
+    assert mean(gains) > 0.05 and min(gains) > -0.04
+    assert all(run["lagged"]["V-trace"]["effective"] > run["lagged"]["none"]["effective"] for run in runs)
