@@ -691,8 +691,9 @@ check(audit_report)
 # - `"missing"`: a part of it is not, and the first place where it should have been recorded (`"declaration.runs.interval"`);
 # - `"not applicable"`: the run declares so, with a reason, where that is possible at all; and the place of the declaration.
 #
-# Eight points are for saying what is so: an honest "missing" is worth as much as "met". One is for a run of your own: if you have no ledger, `course.evidence.checklist.example_run()` gives the text of a recorded one. The last is for a run that *passes*, with every item met or not applicable. The rounds cannot be changed any more, the chain would
-# break; the declaration can be completed: count the horizons in your records, say the inference budget, repeat the run of level 6 with another `SEED` and give the interval. Only you know whether what you add is true.
+# The points are for saying what is so: an honest "missing" is worth as much as "met". Two of the ten are for a run of your own; if you have no ledger, `course.evidence.checklist.example_run()` gives the text of a recorded one, which can earn the other eight.
+#
+# Can a run that lacks something still pass? The rounds cannot be changed any more, the chain would break; the declaration can be completed: count the horizons in your records, say the inference budget, repeat the run of level 6 with another `SEED` and give the interval. Only you know whether what you add is true.
 #
 # A long ledger is unwieldy in a cell. The beginning of a chain is a chain: `shortened` below gives an export of the first rounds; count again what the declaration counts.
 
