@@ -7,11 +7,12 @@ are what one real worker was measured to do; then the simulation says what more 
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from course.rollout.episodes import Play
+from course.rollout.record import Record
 from course.systems.engine import Engine
 from course.systems.latency import Tail, tails
 
@@ -253,10 +254,11 @@ def _simpy() -> Any:
 # ---------------------------------------------------------------- calibration
 
 
-def measured_jobs(engine: Engine, plays: Sequence[Play]) -> Jobs:
-    """What each shard of the plays takes on one worker: its tools' waiting as recorded in the steps, the rest is compute.
+def measured_jobs(engine: Engine, plays: Sequence[Play], waits: Callable[[Record], float]) -> Jobs:
+    """What each shard of the plays takes: the compute of one real worker, measured, and the seconds that its tools would wait.
 
-    engine: with one worker that has a policy and has warmed up. Its overheads count as compute, since they hold a core too.
+    engine: with one worker that has a policy, has warmed up, and whose tools answer at once. All of its time counts as compute, its
+    overheads too, since they hold a core. waits: how long slow tools take over the same episode.
     """
     shards = engine.workload.shards(plays)
     compute, wait, turns = [], [], []
@@ -264,12 +266,9 @@ def measured_jobs(engine: Engine, plays: Sequence[Play]) -> Jobs:
         began = time.perf_counter()
         engine.start(shard)
         ((_, records),) = engine.finished()
-        seconds = time.perf_counter() - began
-        steps = [step for record in records.values() for step in record.steps]
-        waited = sum(step.latency_ms for step in steps) / 1000
-        compute.append(max(0.0, seconds - waited))
-        wait.append(min(seconds, waited))
-        turns.append(len(steps))
+        compute.append(time.perf_counter() - began)
+        wait.append(sum(map(waits, records.values())))
+        turns.append(sum(len(record.steps) for record in records.values()))
     return Jobs(("shard",), np.zeros(len(shards), dtype=int), np.array(compute), np.array(wait), np.array(turns))
 
 

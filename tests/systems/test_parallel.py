@@ -29,7 +29,7 @@ def test_two_ranks_equal_one(sharded):
 def test_a_mean_over_each_rank_s_own_tokens_would_be_another_step():
     """The fault that the global divisor prevents, without processes: two parts of different sizes."""
     data = rank_tasks.rows(0, 7)
-    each, mask = rank_tasks.each_token(Decoder(rank_tasks.CONFIG, 0), data), data[2][:, 1:]
+    each, mask = rank_tasks.each_token(Decoder(rank_tasks.CONFIG, 0), data).detach(), data[2][:, 1:]
     parts = [(my_rows(each, r, 2), my_rows(mask, r, 2)) for r in (0, 1)]
     total = global_tokens(mask)
     right = sum(token_loss(e, m, total) for e, m in parts)

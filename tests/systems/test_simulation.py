@@ -89,7 +89,7 @@ def test_many_workers_and_episodes_in_a_little_time():
 def test_real_workers_do_what_was_predicted():
     """2 and 8 workers whose tools mostly wait, from one worker's measured times, within 15 %. A busy machine is tried again."""
     for _ in range(3):
-        found = predictions((2, 8), plays=40)
+        found = predictions((2, 8), plays=16)
         if all(abs(row["ratio"] - 1) < 0.15 for row in found):
             return
     pytest.fail(f"predicted seconds per shard must be within 15 % of the measured ones; got {found}")
