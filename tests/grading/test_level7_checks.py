@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from autograder.alternatives import level7 as right
+from autograder import demo
 from autograder.bans import copies_reference, veto
 from autograder.checks import level7 as visible
 from autograder.draw import Draw
@@ -280,6 +281,14 @@ def test_the_right_literal_is_no_copy(function, answer):
     assert not copies_reference(
         LEVEL.exercise(function), LEVEL.reference(function), [f"def {function}():\n    return {answer!r}"]
     )
+
+
+def test_an_other_right_answer_can_be_handed_in():
+    """The demo class hands in the last alternative of each exercise: none may need what the cards forbid."""
+    sources = demo.alternative_sources(LEVEL)
+    assert set(sources) == set(EXERCISES)
+    for function, source in sources.items():
+        assert veto(LEVEL.exercise(function), [source]) == "", function
 
 
 def test_no_complaint_is_endless():
