@@ -84,7 +84,7 @@ prediction_playhouse = ""
 
 # %% tags=["experiment"]
 shown = case.demonstrations(SEED, 100 if FAST else 2000)
-policy = case.cloned_policy(SEED, shown.batch, steps=(2, 2) if FAST else (200, 120))
+policy = case.cloned_policy(SEED, shown.batch, steps=(2, 2) if FAST else (200, 70))
 # A clone of two steps does nothing that could be marked: the fast run looks at the expert in its place.
 play = (lambda policy, tasks, **_: case.demonstrated(tasks, SEED)) if FAST else case.play
 held = play(policy, tasks)
@@ -113,7 +113,7 @@ curves(
 )  # fmt: skip
 
 # %% tags=["experiment"]
-UPDATES = 1 if FAST else 20
+UPDATES = 1 if FAST else 24
 trained = copy.deepcopy(policy).requires_grad_(True)
 steps = list(tqdm(case.train(trained, head, unit, shown.batch, SEED, updates=UPDATES), total=UPDATES, desc="IMPALA"))
 after = case.success(play(trained.eval(), tasks))
