@@ -16,7 +16,7 @@ from course.systems.engine import Law, LostWorker, Played, Player, Pool, Said, S
 def start_ray(address: str | None = None, cpus: int | None = None) -> bool:
     """Connect to a cluster, or start one on this machine; returns whether that was needed. Nothing is reported to anybody.
 
-    Raises: ImportError that says what to install.
+    Raises: ImportError that says what to install; RuntimeError if no cluster comes up.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
@@ -26,7 +26,14 @@ def start_ray(address: str | None = None, cpus: int | None = None) -> bool:
     if ray.is_initialized():
         return False
     local = {} if address else {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": 100 * 2**20}
-    ray.init(address=address, logging_level="ERROR", log_to_driver=False, **local)
+    try:
+        ray.init(address=address, logging_level="ERROR", log_to_driver=False, **local)
+    except Exception as error:
+        ray.shutdown()
+        raise RuntimeError(
+            f"a Ray cluster must come up ({error}): its agents have 15 s for that, which is short on a busy machine; try again when "
+            f"it is quieter, or give the address of a running cluster"
+        ) from error
     return True
 
 
