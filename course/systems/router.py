@@ -140,8 +140,11 @@ def route_prices() -> Float[Tensor, "routes"]:
     return torch.tensor([PRICE * allowed * tries for _, allowed, tries in ROUTES], dtype=torch.float64)
 
 
-def learned_routes(train: Attempts, asked: Attempts, seed: int) -> Bool[Tensor, "tasks"]:
-    """Which tasks may take the slow route in place of the fast one, as a router says that was trained on other tasks."""
+def learned_routes(train: Attempts, asked: Attempts, seed: int, *, price: float | int = 0.06) -> Bool[Tensor, "tasks"]:
+    """Which tasks may take the slow route in place of the fast one, as a router says that was trained on other tasks.
+
+    price: of an action that a route may take. At PRICE the two routes differ by hardly more than the noise of an outcome.
+    """
     reward = route_outcomes(train, actor=0)[:, :2, None]
-    *_, last = train_router(train.features, reward, route_prices()[:2], seed=seed)
+    *_, last = train_router(train.features, reward, torch.tensor([price * FAST, price * SLOW], dtype=torch.float64), seed=seed)
     return last.router.choose(asked.features) == 1
