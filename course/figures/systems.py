@@ -293,5 +293,5 @@ def attribution(effects: Mapping[str, Any], true: Sequence[str], *, x: str, titl
     panel.set_yticks([-i for i in range(len(effects))], [name.replace(":", " × ") for name in effects], fontsize=9)
     panel.grid(True, axis="x", color="#e6e6e6", linewidth=0.8)
     panel.grid(False, axis="y")
-    label(panel, x=x, y="", title="star: a true cause" if true else "")
+    label(panel, x=x, y="")
     return figure
