@@ -38,7 +38,7 @@ def killing(
                 time.sleep(0.003)
                 continue
             time.sleep(most * draw.random())
-            if pids := victims(draw):
+            if pids := [pid for pid in victims(draw) if pid not in kills]:  # a killed one can be seen for a while
                 kills.append(draw.choice(pids))
                 try:
                     os.kill(kills[-1], signal.SIGKILL)
