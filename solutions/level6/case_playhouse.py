@@ -98,18 +98,14 @@ unit = case.unit_of(head, episodes)
 live = case.grounding(head, held, tasks, unit)
 
 # %% tags=["experiment"]
-done = [i for i, record in enumerate(held.records) if record.evidence.decision == "right"]
-longest = max(done, key=lambda i: len(held.records[i].steps))
-own = case.prefixes(head, case.marked(held.records[longest], ())) / unit
-other = case.under_another(held.records[longest], tasks[longest])
-turned = case.prefixes(head, other) / unit
+ACTIONS = 4
+done = [i for i, record in enumerate(held.records) if record.evidence.decision == "right" and len(record.steps) == ACTIONS]
+views = {"its own instruction": lambda i: case.marked(held.records[i], ()), "one about another thing there": lambda i: case.under_another(held.records[i], tasks[i])}
+paths = {name: sum(case.prefixes(head, view(i)) for i in done) / len(done) / unit for name, view in views.items()}
 curves(
-    {
-        tasks[longest].prompt: (range(len(own)), (own - own[0]).tolist()),
-        case.TOKENIZER.decode(other.instruction[1:]): (range(len(turned)), (turned - turned[0]).tolist()),
-    },
+    {name: (range(ACTIONS + 1), (path - path[0]).tolist()) for name, path in paths.items()},
     title=f"The end of a success has the lower utility under another instruction in {live.lowered:.0%} of the episodes",
-    x="actions so far", y="utility since the beginning, in units",
+    x=f"actions so far, {len(done)} successes of {ACTIONS} actions", y="mean utility since the beginning, in units",
 )  # fmt: skip
 
 # %% tags=["experiment"]
