@@ -47,7 +47,8 @@ def run(rebased: Rebased, plan: Plan, *, sealed: bool, isolated: bool, limits: s
         inside = {name: f"/{name}" if isolated else str(path) for name, path in outside.items()}
         if not isolated:
             outside["out"].mkdir()
-        last = f"from autograder.inside.export import export\n\nexport(globals(), {inside['in']!r}, {inside['out']!r})"
+        # Under another name, so that a submission's own `export` stays what it is.
+        last = f"from autograder.inside.export import export as hand_over\n\nhand_over(globals(), {inside['in']!r}, {inside['out']!r})"
         (inputs / "run.ipynb").write_text(rebased.notebook(last))
         settings = {
             "notebook": f"{inside['in']}/run.ipynb",
