@@ -28,9 +28,9 @@ round_map()
 # | **4 Tool environments** | rollout over several turns | actions, authorisation, replay, RL with tools |
 # | **5 Multi-source rewards and attacks** | feedback under attack | reward vectors, gates, rules, diffs, canaries, citations; what a policy exploits and how it is closed |
 # | **6 Distributed long-horizon systems** | the round as a system | V-trace, staleness, fair batches, stamps, gates, ledgers, budgets; which cause it was |
-# | 7 Reading frontier reports adversarially | accounting for claims | evidence tables, checklists |
+# | **7 Reading frontier reports adversarially** | accounting for claims | numbers with their conditions, what words say, lore, evidence tables, an audit of a report and of your own run |
 #
-# Level 7 is being written; the table below shows those that are in this edition. Beside a lab lie **cases**, systems of the field rebuilt in small
+# Beside a lab lie **cases**, systems of the field rebuilt in small
 # from the package's own parts, to read and run: `level2/case_instructgpt.ipynb`, `level2/case_rlaif.ipynb`, `level3/case_alphaproof.ipynb`,
 # `level4/case_webgpt.ipynb`, `level5/case_codex1.ipynb`, `level5/case_constitutional.ipynb`, `level6/case_playhouse.ipynb`.
 
