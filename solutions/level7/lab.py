@@ -645,8 +645,6 @@ from course.evidence.lint import REASONS
 from course.evidence.reports import QUESTIONS, drawn_id, find_report
 
 print(find_report(drawn_id(NAME)))
-
-# %%
 say(table(("row", "the question"), QUESTIONS.items()))
 say(table(("reason", "what it means"), REASONS.items()))
 
