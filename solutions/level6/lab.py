@@ -86,14 +86,12 @@ def vtrace(behaviour_logp, target_logp, rewards, values, discounts, bootstrap, r
     rewards, values               [B, T] float, reward units; values[t] before the action at t
     discounts                     [B, T] float in [0, 1]; 0 where the episode ended by itself
     bootstrap                     [B] float: value after the last step
-    rho_bar, c_bar, pg_rho_bar    bounds >= 0, math.inf for none; c_bar <= rho_bar (ValueError otherwise); pg_rho_bar None means rho_bar
+    rho_bar, c_bar, pg_rho_bar    bounds >= 0, math.inf for none; pg_rho_bar None means rho_bar
     lambda_                       in [0, 1]
     next_values                   None, or [B, T] float: the value that was cut away where the episode was truncated, NaN elsewhere
     returns                       (vs, advantages), both [B, T] float in the dtype of values, without gradient
     """
     ### BEGIN SOLUTION
-    if c_bar > rho_bar:
-        raise ValueError(f"c_bar must not exceed rho_bar; got {c_bar} and {rho_bar}")
     ratio = (target_logp - behaviour_logp).detach().exp()
     values, bootstrap = values.detach(), bootstrap.detach()
     following = torch.cat([values[:, 1:], bootstrap[:, None]], 1)
