@@ -72,7 +72,7 @@ def corrected_by_a_matrix(
     goes_on = torch.ones_like(v) if next_values is None else torch.isnan(next_values).to(v.dtype)
     after = torch.cat([v[:, 1:], bootstrap.detach()[:, None]], 1)
     if next_values is not None:
-        after = torch.where(next_values.isnan(), after, next_values)
+        after = torch.where(next_values.isnan(), after, next_values.detach())
     ratio = (pi - mu).clamp(max=300.0).exp()
     rho, trace = torch.minimum(ratio, torch.full_like(ratio, rho_bar)), g * lambda_ * goes_on * ratio.clamp(max=c_bar)
     delta = rho * (r + g * after - v)

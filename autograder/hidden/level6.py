@@ -118,12 +118,13 @@ def rho_decides_what_is_learned(vtrace, draw):
 
 @invariant("L6.01", points=1, hidden=True)
 def without_bounds_or_with_none_left(vtrace, draw):
-    """Bounds of infinity weigh in full, bounds of 0 leave V as it is; float32 in gives targets as near as float32 can be."""
+    """Bounds of infinity weigh in full, bounds of 0 leave V as it is; float32 in gives float32 out, as near as float32 can be."""
     given = stale_rows(draw, steps=5)
     for options in (
         {"rho_bar": math.inf, "c_bar": math.inf},
         {"rho_bar": math.inf, "pg_rho_bar": 1.0},
         {"rho_bar": 0.0, "c_bar": 0.0},
+        {"pg_rho_bar": 0.0},
     ):
         expect_vtrace(vtrace, given, f" with {options}", **options)
     single = [x.float() for x in given]
@@ -131,6 +132,7 @@ def without_bounds_or_with_none_left(vtrace, draw):
     got = vtrace(*single)
     for name, g, w in zip(("vs", "advantages"), got, wanted):
         expect(g, f"{name} in float32").close_to(w, rtol=1e-4)
+        expect(str(g.dtype), f"the dtype of {name} where all are float32").equals("torch.float32")
 
 
 # ---------------------------------------------------------------- effective_sample_size
@@ -224,8 +226,9 @@ def ratios_beyond_exp(staleness_report, draw):
 def strata_that_nobody_asked_for(balanced_batch, draw):
     """What has no quota, or one of 0, is left where it is; quotas of nothing give the empty batch, which is not None; one below 0: ValueError."""
     rows = visible.arrivals(draw, 9)
-    answer = balanced_batch.through("batches", [(rows, {"short": 0, "long": -1})])[0]
-    visible.expect_error(answer, "balanced_batch with a quota of -1")
+    negative = [{"short": 0, "long": -1}, {"short": 99, "long": -1}, {"short": 2, "long": -1}]
+    for quotas, answer in zip(negative, balanced_batch.through("batches", [(rows, quotas) for quotas in negative])):
+        visible.expect_error(answer, f"balanced_batch with the quotas {quotas}")
     cases = []
     for _ in range(3):
         rows = visible.arrivals(draw, 14, ("short", "odd", "long"))
@@ -306,11 +309,14 @@ def what_has_no_one_text(policy_stamp, draw):
     parts = visible.random_parts(draw)
     odd = [
         {"temperature": math.nan}, {"temperature": math.inf}, {"bias": {1: 0.5}}, {"bias": [{None: 1}]}, {"bias": {True: 1}},
+        [{"stops": (-math.inf,)}], {"bias": ({"a": {2: 0.5}},)},
     ]  # fmt: skip
     for decoding in odd:
         visible.expect_refusal(
             lambda: policy_stamp({**parts, "decoding": decoding}), f"policy_stamp with the decoding {decoding}"
         )
+    for more in ({1: "x"}, {"head": math.nan}, {"head": {1: "x"}}):
+        visible.expect_refusal(lambda: policy_stamp({**parts, **more}), f"policy_stamp with {more} among the parts")
     visible.expect_stamp(policy_stamp, {**parts, "decoding": {"bias": {"1": 0.5}}})
 
 
@@ -332,16 +338,16 @@ def ratios_of_long_records(attempt_annotations, draw):
 
 @invariant("L6.05", points=1, hidden=True)
 def nothing_is_kept_in_the_record(attempt_annotations, draw):
-    """The same record looked at by two policies gives two annotations; nothing is counted up. One that was never inserted: ValueError."""
+    """The same record looked at by two policies gives two annotations; nothing is counted up. One that was not inserted by now: ValueError."""
     first = visible.an_attempt(draw)
     other = {**visible.an_attempt(draw), **{name: first[name] for name in ("hash", "stored")}}
     other |= {"inserted": {first["hash"]: 0}, "uses": {first["hash"]: 11}, "current": [x - 0.3 for x in first["stored"]]}
     visible.expect_annotations(attempt_annotations, [first, other, first, other, first])
     strange = [{**first, "inserted": elsewhere} for elsewhere in ({}, {random_digest(draw): 1})]
-    strange.append({**first, "current": first["current"][:-1]})
-    for answer, what in zip(
-        attempt_annotations.through("annotations", strange), ("no records", "other records", "too few tokens now")
-    ):
+    strange += [{**first, "current": first["current"][:-1]}, {**first, "current": [*first["current"], -1.0]}]
+    strange.append({**first, "inserted": {first["hash"]: first["update"] + 1}})
+    told = ("no records", "other records", "too few tokens now", "too many tokens now", "a record of the next update")
+    for answer, what in zip(attempt_annotations.through("annotations", strange), told):
         visible.expect_error(answer, f"attempt_annotations with {what}")
 
 
@@ -382,7 +388,7 @@ def the_window_moves_on(GradientGate, draw):
 
 @invariant("L6.06", points=1, hidden=True)
 def exactly_at_the_threshold(GradientGate, draw):
-    """Z equal to the threshold commits, and anything above it doesn't; small increments commit however far below they are."""
+    """Z equal to the threshold commits, and anything above it doesn't, in whatever unit; small increments commit however far below they are."""
     cases = []
     for threshold in (1.0, 2.0, 4.0):
         edge = 1.0 + 0.5 * threshold  # mean 1, sd 1/2, all of it exact in binary
@@ -394,6 +400,7 @@ def exactly_at_the_threshold(GradientGate, draw):
         (3, 1.0, [0.0, 0.0, 3.0, 2.4]),
         (3, 1.0, [0.0, 0.0, 3.0, 2.5]),
     ]
+    cases += [(2, 2.0, [unit * x for x in (0.5, 1.5, 2.0, 2.25, 2.5)]) for unit in (2.0**-50, 2.0**50)]
     visible.expect_decisions(GradientGate, cases)
 
 
@@ -412,13 +419,17 @@ def each_gate_remembers_its_own(GradientGate, draw):
     equal = [(n, threshold, value) for n in (1, 3, 6, 7) for threshold in (0.5, 2.0) for value in (0.1, 0.7, 1 / 3, 1e-9, 1e6)]
     cases = [(n, threshold, [value] * n + [value, value, value * 1.0001]) for n, threshold, value in equal]
     visible.expect_decisions(GradientGate, cases)
-    turns = [(0, 0.5), (0, 1.5), (0, math.nan), (0, math.inf), (0, 1.5)]  # what is refused leaves the window as it was
-    answers = GradientGate.through("interleaved", [(2, 2.0)], turns)
-    for answer in answers[2:4]:
-        visible.expect_error(answer, "GradientGate on NaN or infinity")
-    if [answers[i] for i in (0, 1, 4)] != [True, True, True]:
-        visible.differ("GradientGate(2, 2.0) on 0.5, 1.5, NaN, infinity, 1.5", "True for the three numbers", answers)
-    visible.expect_error(GradientGate.through("gated", [(0, 2.0, [1.0])])[0], "GradientGate with a window of 0")
+    odd = (math.nan, math.inf, -math.inf)
+    given = [*odd, 0.5, *odd, 1.5, *odd, 1.5, 2.5]  # what is refused leaves the window as it was, full or not
+    answers = GradientGate.through("interleaved", [(2, 2.0)], [(0, x) for x in given])
+    for x, answer in zip(given, answers):
+        if not math.isfinite(x):
+            visible.expect_error(answer, f"GradientGate on {x}")
+    said = [answer for x, answer in zip(given, answers) if math.isfinite(x)]
+    if said != [True, True, True, False]:
+        visible.differ(f"GradientGate(2, 2.0) on {given}, the numbers among them", [True, True, True, False], said)
+    for window, answer in zip((0, -2), GradientGate.through("gated", [(0, 2.0, [1.0]), (-2, 2.0, [1.0])])):
+        visible.expect_error(answer, f"GradientGate with a window of {window}")
 
 
 # ---------------------------------------------------------------- append_round
@@ -533,6 +544,7 @@ def components_that_one_side_does_not_name(admit, draw):
     cases = [
         ({"calls": 1}, {}, {"calls": 1}), ({"calls": 1}, {}, {}), ({}, {}, {}), ({}, {"calls": n}, {"calls": n}), ({}, {"calls": n}, {}),
         ({"tokens": n}, {"calls": n}, {"calls": n}), ({"tokens": n}, {"calls": n}, {"calls": n, "tokens": n}), ({}, {}, {"calls": n}),
+        ({"x": 0.2}, {"x": 0.1}, {"x": 0.3}), ({"x": 0.2}, {"x": 0.1}, {"x": 0.1 + 0.2}),  # 0.1 + 0.2 is above 0.3, by 6e-17
         ({"calls": n}, {"tokens": 1}, {"calls": n}), ({"tokens": 1}, {"tokens": n}, {"tokens": n, "calls": 9}), ({}, {"calls": n + 1}, {"calls": n}),
     ]  # fmt: skip
     visible.expect_admissions(admit, draw.shuffled(cases))
@@ -630,6 +642,9 @@ def experiments_that_tell_nothing(attribute, draw):
         "no runs": (factors, table[:0], outcomes[:0]), "a cell without runs": (factors, table[~cell], outcomes[~cell]),
         "one factor that was never changed": (factors, table[table[:, 0] == 1], outcomes[table[:, 0] == 1]),
         "a cell with a single run": (factors, table[1:], outcomes[1:]),
+        "a first run with one factor less": ([factors[:2], *[factors] * (len(table) - 1)], table, outcomes),
+        "a run with one factor less": ([*[factors] * (len(table) - 1), factors[:2]], table, outcomes),
+        "a run with another factor": ([*[factors] * (len(table) - 1), [*factors[:2], "weather"]], table, outcomes),
         "one factor changed at a time": (factors, torch.tensor([[-1, -1, -1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]] * 2), outcomes[:8]),
     }  # fmt: skip
     for what, answer in zip(cases, attribute.through("attributed", list(cases.values()))):

@@ -495,11 +495,16 @@ def deep(value: Any) -> Any:
 
 
 def batches(balanced_batch: Callable, cases: Sequence[tuple]) -> list[Any]:
-    """A case is rows of (number, stratum, sampled at, completed at) in the order of arrival, and the quotas."""
+    """A case is rows of (number, stratum, sampled at, completed at) in the order of arrival, and the quotas.
+
+    Asked twice with the same objects: who writes into them answers otherwise the second time.
+    """
     from course.systems.batching import Waiting
 
     def places(rows: Any, quotas: Any) -> Any:
-        return deep(balanced_batch([Waiting(*row) for row in rows], quotas))
+        queue = [Waiting(*row) for row in rows]
+        balanced_batch(queue, quotas)
+        return deep(balanced_batch(queue, quotas))
 
     return each(places, cases)
 
@@ -631,7 +636,7 @@ def admissions(admit: Callable, cases: Sequence[tuple[dict, dict, dict]]) -> lis
 
 
 def attributed(attribute: Callable, cases: Sequence[tuple]) -> list[Any]:
-    """A case is the names of the factors, a table with a row of -1 and +1 for each run, and the outcomes.
+    """A case is the names of the factors (or a list of them for each run), a table with a row of -1 and +1 for each run, and the outcomes.
 
     Every second run names its factors from the last to the first.
     """
@@ -640,7 +645,7 @@ def attributed(attribute: Callable, cases: Sequence[tuple]) -> list[Any]:
     def effects(factors: Any, table: Any, outcomes: Any) -> Any:
         runs = []
         for seed, (row, y) in enumerate(zip(table.tolist(), outcomes.tolist())):
-            levels = list(zip(factors, row))
+            levels = list(zip(factors if isinstance(factors[0], str) else factors[seed], row))
             runs.append(FactorRun(dict(reversed(levels) if seed % 2 else levels), y, seed))
         found = attribute(runs)
         if not isinstance(found, Mapping):

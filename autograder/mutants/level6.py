@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import statistics
+from dataclasses import replace
 
 import torch
 
@@ -20,9 +21,12 @@ from course.systems.staleness import Aged, Staleness
 
 def _traced(
     behaviour_logp, target_logp, rewards, values, discounts, bootstrap, rho_bar=1.0, c_bar=1.0, pg_rho_bar=None, lambda_=1.0, next_values=None,
-    *, ratio=None, rho=None, c=None, pg=None, cut=True, cut_value=True, advantage="targets", start=None, detach=True, weigh_error=True,
+    *, ratio=None, rho=None, c=None, pg=None, cut=True, cut_value=True, advantage="targets", start=None, detach=True, weigh_error=True, constant=True,
 ):  # fmt: skip
     """The right targets and advantages, with one thing in another way."""
+    if constant:
+        values, bootstrap = values.detach(), bootstrap.detach()
+        next_values = None if next_values is None else next_values.detach()
     mu, pi = (behaviour_logp.detach(), target_logp.detach()) if detach else (behaviour_logp, target_logp)
     w = (pi - mu).exp() if ratio is None else ratio(pi, mu)
     rho_t = w.clamp(max=rho_bar) if rho is None else rho(w, rho_bar, c_bar)
@@ -201,6 +205,24 @@ def weighs_the_sum_again(*given, **options):
 def ratios_with_a_gradient(*given, **options):
     """This looks like ratios that were not detached: with one, w * log pi has gradient w * (1 + log pi) in place of w."""
     return _traced(*given, detach=False, **options)
+
+
+@mutant(of="vtrace", kills="L6.01")
+def values_with_a_gradient(*given, **options):
+    """This looks like values that were not detached: a target is a constant, or the value would be moved by its own future."""
+    return _traced(*given, constant=False, **options)
+
+
+@mutant(of="vtrace", kills="L6.01")
+def pg_bound_of_zero_is_none(*given, **options):
+    """This looks like `pg_rho_bar or rho_bar`: 0 is a bound, only None means rho_bar."""
+    return _traced(*given, pg=lambda w, rho, pg: w.clamp(max=pg or rho), **options)
+
+
+@mutant(of="vtrace", kills="L6.01")
+def another_dtype(*given, **options):
+    """This looks like a result in float64 whatever was given: it has the dtype of the values."""
+    return tuple(x.double() for x in _traced(*given, **options))
 
 
 @mutant(of="vtrace", kills="L6.01")
@@ -521,6 +543,33 @@ def negative_quotas_pass(queue, quotas):
 
 
 @mutant(of="balanced_batch", kills="L6.03")
+def quotas_are_used_up(queue, quotas):
+    """This looks like counting down in the quotas that were given: the next batch would be asked for with quotas of 0. Copy them."""
+    if any(n < 0 for n in quotas.values()):
+        raise ValueError("quotas must not be negative")
+    taken = []
+    for i, waiting in enumerate(queue):
+        if quotas.get(waiting.stratum, 0) > 0:
+            quotas[waiting.stratum] -= 1
+            taken.append(i)
+    return None if any(quotas.values()) else taken
+
+
+@mutant(of="balanced_batch", kills="L6.03")
+def looks_at_the_signs_on_the_way(queue, quotas):
+    """This looks like a quota below 0 that is seen only if no stratum before it is short: look at all quotas first."""
+    taken = []
+    for stratum, n in quotas.items():
+        mine = [i for i, waiting in enumerate(queue) if waiting.stratum == stratum]
+        if n < 0:
+            raise ValueError("quotas must not be negative")
+        if len(mine) < n:
+            return None
+        taken += mine[:n]
+    return sorted(taken)
+
+
+@mutant(of="balanced_batch", kills="L6.03")
 def one_more_than_the_quota(queue, quotas):
     """This looks like a stratum that is short when it has exactly its quota: >= and not >."""
     counts = {stratum: sum(waiting.stratum == stratum for waiting in queue) for stratum in quotas}
@@ -663,6 +712,35 @@ def text_for_what_is_no_json(parts):
         return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
     return _digest(texts(_checked(parts)), default=str)
+
+
+@mutant(of="policy_stamp", kills="L6.04")
+def looks_into_lists_alone(parts):
+    """This looks like keys that are looked at in dicts and lists, and not in tuples: a tuple is written as a list, with whatever is in it."""
+
+    def look(value):
+        if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+            raise ValueError("a key that is no text")
+        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            look(inner)
+
+    look(_checked(parts))
+    return _digest(dict(parts))
+
+
+@mutant(of="policy_stamp", kills="L6.04")
+def looks_at_decoding_alone(parts):
+    """This looks like a look into the decoding settings alone: any part may hold a NaN, or a key that is no text."""
+    _digest({name: part for name, part in _checked(parts).items() if name == "decoding"})
+
+    def look(value):
+        if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+            raise ValueError("a key that is no text")
+        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
+            look(inner)
+
+    look(parts["decoding"])
+    return _digest(dict(parts), allow_nan=True)
 
 
 # ---------------------------------------------------------------- 6.6 attempt_annotations
@@ -810,6 +888,25 @@ def unknown_records_are_new(record, current_policy):
     own = record.content_hash
     age = current_policy.update - current_policy.inserted.get(own, current_policy.update)
     return Annotation(current_policy.stamp, ratios, clipped, age, current_policy.uses.get(own, 0))
+
+
+@mutant(of="attempt_annotations", kills="L6.05")
+def never_younger_than_new(record, current_policy):
+    """This looks like age 0 for a record that was inserted later than this update: that is a mistake in the books to be told about."""
+    own = record.content_hash
+    if own not in current_policy.inserted:
+        raise ValueError("a record that was never inserted")
+    return _annotated(record, current_policy, age=max(0, current_policy.update - current_policy.inserted[own]))
+
+
+@mutant(of="attempt_annotations", kills="L6.05")
+def too_many_are_cut_off(record, current_policy):
+    """This looks like a look for too few log-probabilities: one too many is a mistake as well, and zip drops it in silence."""
+    now, then = current_policy.logprobs(record), record.logprobs
+    if len(now) < len(then):
+        raise ValueError("too few")
+    cut = replace(current_policy, logprobs=lambda _: now[: len(then)])
+    return _annotated(record, cut)
 
 
 @mutant(of="attempt_annotations", kills="L6.05")
@@ -1007,6 +1104,45 @@ class TakesNaNForANumber(_Gate):
     def outside(self, x, last):
         mean = sum(last) / len(last)
         return x - mean > self.threshold * math.sqrt(sum((y - mean) ** 2 for y in last) / len(last))
+
+
+@mutant(of="GradientGate", kills="L6.06")
+class TakesNaNUnseen(_Gate):
+    """This looks like a look for NaN only once the window is full: among the first ones it commits, and from then on nothing is comparable."""
+
+    def look_at(self, x):
+        if not self.waits():
+            super().look_at(x)
+
+
+@mutant(of="GradientGate", kills="L6.06")
+class MinusInfinityCommits(_Gate):
+    """This looks like minus infinity that commits: it isn't finite, and no mean with it is."""
+
+    def look_at(self, x):
+        if math.isnan(x) or x == math.inf:
+            raise ValueError("not finite")
+
+
+@mutant(of="GradientGate", kills="L6.06")
+class ASmallSpreadIsNone(_Gate):
+    """This looks like a small deviation taken for 0: increments may be small altogether. Only where all are equal is there no spread."""
+
+    def outside(self, x, last):
+        return x > statistics.fmean(last) if 0 < self.spread(last) < 1e-8 else super().outside(x, last)
+
+
+@mutant(of="GradientGate", kills="L6.06")
+class AnyWindowButZero(_Gate):
+    """This looks like a window below 0 that goes unnoticed: the gate would remember nothing, or the wrong end."""
+
+    def __init__(self, window, threshold):
+        if window == 0:
+            raise ValueError("window must not be 0")
+        self.window, self.threshold, self.committed = window, threshold, []
+
+    def outside(self, x, last):
+        return super().outside(x, last) if last else False
 
 
 @mutant(of="GradientGate", kills="L6.06")
@@ -1356,6 +1492,12 @@ def one_unit_over(round_cost_bound, spent, budget):
 
 
 @mutant(of="admit", kills="L6.08")
+def nearly_within(round_cost_bound, spent, budget):
+    """This looks like a tolerance beside the budget: what is over it by a rounding error is over it."""
+    return all(spent[name] + round_cost_bound[name] <= budget[name] + 1e-9 for name in {*spent, *round_cost_bound})
+
+
+@mutant(of="admit", kills="L6.08")
 def the_first_component_only(round_cost_bound, spent, budget):
     """This looks like a return inside the loop: only one component is looked at."""
     for name in sorted({*spent, *round_cost_bound}):
@@ -1377,11 +1519,13 @@ def _design(runs, *, interactions=True, code=lambda x: x):
     return names, torch.tensor(rows, dtype=torch.float64), torch.tensor([run.outcome for run in runs], dtype=torch.float64)
 
 
-def _checked_cells(runs):
+def _checked_cells(runs, others=True):
     if not runs:
         raise ValueError("no runs")
     factors, cells = list(runs[0].levels), {}
     for i, run in enumerate(runs):
+        if others and set(run.levels) != set(factors):
+            raise ValueError("all runs have the same factors")
         cells.setdefault(tuple(run.levels[f] for f in factors), []).append(i)
     if len(cells) < 2 ** len(factors) or min(map(len, cells.values())) < 2:
         raise ValueError("two runs in each cell")
@@ -1389,14 +1533,24 @@ def _checked_cells(runs):
 
 
 def _effects(
-    runs, *, design=_design, scale=1.0, places=None, ends=(0.025, 0.975), draws=400, seed=5, interval=None, checked=True
+    runs,
+    *,
+    design=_design,
+    scale=1.0,
+    places=None,
+    ends=(0.025, 0.975),
+    draws=1000,
+    seed=5,
+    interval=None,
+    checked=True,
+    others=True,
 ):
     """The right effects, with one thing in another way. places: how runs are drawn again."""
-    cells = _checked_cells(runs) if checked else {}
+    cells = _checked_cells(runs, others) if checked else {}
     names, x, y = design(runs)
     solve = torch.linalg.pinv(x)[1:]
     estimate = scale * (solve @ y)
-    source = torch.Generator().manual_seed(seed)
+    source = torch.Generator().manual_seed(seed) if seed is not None else torch.default_generator
     if places is None:
         again = torch.empty(draws, len(runs), dtype=torch.int64)
         for mine in cells.values():
@@ -1538,6 +1692,49 @@ def one_standard_error(runs):
 def ends_of_ninety_per_cent(runs):
     """This looks like the 10 % and the 90 % point: an interval of 95 % leaves 2.5 % on either side."""
     return _effects(runs, ends=(0.1, 0.9))
+
+
+@mutant(of="attribute", kills="L6.17")
+def five_per_cent_on_either_side(runs):
+    """This looks like the 5 % and the 95 % point: an interval of 95 % leaves 2.5 % on either side."""
+    return _effects(runs, ends=(0.05, 0.95))
+
+
+@mutant(of="attribute", kills="L6.17")
+def one_per_cent_on_either_side(runs):
+    """This looks like the 1 % and the 99 % point: an interval of 95 % leaves 2.5 % on either side."""
+    return _effects(runs, ends=(0.01, 0.99))
+
+
+@mutant(of="attribute", kills="L6.17")
+def drawn_without_a_seed(runs):
+    """This looks like draws without a seed of their own: the same runs give another interval each time."""
+    return _effects(runs, seed=None)
+
+
+@mutant(of="attribute", kills="L6.17")
+def symmetric_intervals(runs):
+    """This looks like 1.96 standard deviations of the draws to either side: a percentile interval is as skewed as the draws are."""
+    return _effects(runs, interval=lambda e, drawn, y: (e - 1.96 * drawn.std(0), e + 1.96 * drawn.std(0)))
+
+
+@mutant(of="attribute", kills="L6.17")
+def intervals_turned_over(runs):
+    """This looks like the basic bootstrap, twice the estimate minus the opposite quantile: the percentile interval has the quantiles themselves."""
+    turned = lambda e, drawn, y: (2 * e - drawn.quantile(0.975, dim=0), 2 * e - drawn.quantile(0.025, dim=0))  # noqa: E731
+    return _effects(runs, interval=turned)
+
+
+@mutant(of="attribute", kills="L6.17")
+def other_factors_pass(runs):
+    """This looks like runs with other factors that go unnoticed: they are runs of another experiment."""
+    return _effects(runs, others=False)
+
+
+@mutant(of="attribute", kills="L6.17")
+def pairs_first(runs):
+    """This looks like effects in another order: first the factors, as the first run names them, then the pairs."""
+    return dict(reversed(_effects(runs).items()))
 
 
 @mutant(of="attribute", kills="L6.17")
