@@ -271,6 +271,17 @@ def claim_by_claim(table):
     return tuple(found)
 
 
+@alternative(of="conflicts")
+def quantity_by_quantity(table):
+    """In the order in which any row names the quantities."""
+    found = []
+    for field, about in dict.fromkeys((claim.field, claim.about) for claim in table.claims if claim.about):
+        claims = tuple(c for c in table.claims if (c.field, c.about, c.label) == (field, about, "D"))
+        if len({c.text for c in claims}) > 1:
+            found.append(Conflict(field, about, claims))
+    return found
+
+
 # ---------------------------------------------------------------- 7.8 audit_report
 
 

@@ -310,7 +310,7 @@ def the_absolute_over_the_relative(implied_human_rate, draw):
         absolute = draw.number(200, 790) / 10
         relative = draw.number(850, 1300) / 10
         cases.append((*one_experiment(draw, absolute, relative, draw.choice(("human", "expert"))), 100 * absolute / relative))
-    cases.append((*one_experiment(draw, 60, 100), 60.0))
+    cases += [(*one_experiment(draw, 60, 100), 60.0), (*one_experiment(draw, 50, 50), 100.0), (*one_experiment(draw, 0, 93), 0.0)]
     expect_rates(implied_human_rate, draw.shuffled(cases))
 
 
@@ -700,5 +700,6 @@ def what_the_rounds_say(audit_run, draw):
 
 
 def is_the_example(export):
-    last = read_export(export)[0][-1].hash
-    return last == read_export(json.loads(example_run()))[0][-1].hash
+    """By the first round: the beginning of a chain is a chain, and its last hash is another."""
+    first = read_export(export)[0][0].hash
+    return first == read_export(json.loads(example_run()))[0][0].hash

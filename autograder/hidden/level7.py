@@ -49,18 +49,24 @@ def what_is_not_said_is_empty(read_number, draw):
     number = wanted_number(-value, "points", "WebArena", "", "Vega-2")
     cases.append((sentence_of(number, who="Vega-3", verb="loses", written=str(value)), number))
     cases.append((sentence_of({**number, "value": value}, who="Vega-3", verb="gains"), {**number, "value": value}))
+    number = wanted_number(value, "points", "", "1 sample")  # "On" begins a name here
+    cases.append((sentence_of(number, who="Onyx-2"), number))
+    number = wanted_number(value * 10**6, "tokens")
+    cases.append((sentence_of(number, who="Onyx-2", verb="uses", written=f"{value} million"), number))
     visible.expect_numbers(read_number, draw.shuffled(cases))
 
 
 @invariant("L7.03", points=2, hidden=True)
 def outside_the_grammar(read_number, draw):
-    """No full stop, "about", a share of nothing, a condition twice or of no kind, a relative number against somebody else: ValueError."""
+    """No full stop, "about", a share of nothing, a condition twice, empty or of no kind, a relative number against somebody else: ValueError."""
     n = draw.number(11, 99)
     texts = (
         f"On OSWorld, CUA reaches {n} % of tasks", f"On OSWorld, CUA reaches about {n} % of tasks.", f"On OSWorld, CUA reaches {n} %.",
         f"On OSWorld, CUA has {n} % of tasks.", f"CUA reaches {n}.", f"On OSWorld, CUA reaches {n} % of tasks, with 1 sample, with 64 samples.",
         f"On OSWorld, CUA reaches {n} % of tasks, against SFT, against GPT-3.", f"On OSWorld, CUA reaches {n} % of tasks, on weekdays.",
         f"On OSWorld, CUA reaches {n} % of tasks, adjusted for cost.", f"On OSWorld, CUA reaches {n} % of the human rate, against SFT.",
+        f"On OSWorld, CUA reaches {n} % of tasks, adjusted for length, adjusted for length.", f"On OSWorld, CUA reaches {n} % of tasks, with .",
+        f"On OSWorld, CUA reaches {n} % of tasks, against , with 1 sample.", f"The stage uses 1{n}4,567 prompts.", f"The stage uses 1,2{n}567 prompts.",
         "", "On OSWorld, CUA is good.", f"The stage uses 1,{n} prompts.", f"reaches {n} % of tasks.",
     )  # fmt: skip
     number = wanted_number(n, "% of tasks", "OSWorld", "1 sample")
@@ -105,7 +111,7 @@ def whatever_is_said(follows, draw):
 
 @invariant("L7.02", points=1, hidden=True)
 def what_states_nothing(follows, draw):
-    """A rumour, a plan, a question state nothing; no sentences, nothing; said and denied, neither. A claim outside the grammar: ValueError."""
+    """A rumour, a plan, a question state nothing; no sentences, nothing; said and denied, neither of these two. A claim outside the grammar: ValueError."""
     system, word = draw.choice(NAMES), draw.choice(("PPO", "RL", "tools"))
     claim, phrase = text_of(system, [(word, True)]), visible.PHRASES[word][0]
     odd = (
@@ -118,6 +124,17 @@ def what_states_nothing(follows, draw):
     ]
     denied = text_of(system, [(word, False)])
     cases += [(claim, draw.shuffled([claim, denied]), False), (denied, draw.shuffled([claim, denied]), False)]
+    one, other = draw.shuffled(visible.ALGORITHMS)[
+        :2
+    ]  # said, and denied by its meaning; what has no part in that follows as ever
+    facts = draw.shuffled([text_of(system, [(one, True), ("tools", True)]), text_of(system, [("RL", False)])])
+    holds = {("tools", True): True, ("training", True): True, (other, False): True}
+    open_ = [(name, said) for name in (one, "RL") for said in (True, False)] + [
+        (other, True),
+        ("tools", False),
+        ("training", False),
+    ]
+    cases += [(text_of(system, [part]), facts, part in holds) for part in (*holds, *open_)]
     cases += [(text, [claim], None) for text in ("We train with PPO.", "", f"{claim[:-1]}?", f"{system} {phrase}")]
     visible.expect_followed(follows, draw.shuffled(cases))
 
@@ -127,7 +144,7 @@ def what_states_nothing(follows, draw):
 
 @invariant("L7.04", points=2, hidden=True)
 def of_one_experiment(implied_human_rate, draw):
-    """No rate or no share of one, another benchmark, budget or adjustment, a rate above 100 %, a share of 0: ValueError."""
+    """No rate or no share of one, another benchmark, budget or adjustment, a rate above 100 %, a share of 0 or below: ValueError."""
     absolute, relative = one_experiment(draw, 40, 80)
 
     def changed(number, at, value):
@@ -137,19 +154,21 @@ def of_one_experiment(implied_human_rate, draw):
         (relative, absolute), (absolute, absolute), (relative, relative), (changed(absolute, 1, "points"), relative), (changed(absolute, 1, "episodes"), relative),
         (absolute, changed(relative, 1, "points")), (changed(absolute, 2, "another suite"), relative), (changed(absolute, 3, "4,096 samples"), relative),
         (changed(absolute, 5, not absolute[5]), relative), (changed(absolute, 0, 90), relative), (absolute, changed(relative, 0, 0)),
+        (absolute, changed(relative, 0, -80)), (absolute, changed(relative, 1, "% of the tasks")),
     ]  # fmt: skip
-    visible.expect_rates(implied_human_rate, draw.shuffled([*((*pair, None) for pair in pairs), (absolute, relative, 50.0)]))
+    right = [(absolute, relative, 50.0), (changed(absolute, 1, "% of the tasks"), relative, 50.0)]
+    visible.expect_rates(implied_human_rate, draw.shuffled([*((*pair, None) for pair in pairs), *right]))
 
 
 @invariant("L7.05", points=2, hidden=True)
 def units_are_not_mixed(per_unit, draw):
-    """Rates and points are no counts; the same unit twice would be a share; per 0 is nothing: ValueError. So are counts under two conditions."""
+    """Rates and points are no counts; the same unit twice would be a share; per 0 or less is nothing: ValueError. So are counts under two conditions."""
     a, b = draw.shuffled(COUNTS)[:2]
     x, y = draw.number(10, 999), draw.number(3, 99)
     right = ((x, a), (y, b), wanted_number(x / y, f"{a} per {visible.SINGULAR[b]}"))
     bad = [
         ((x, a), (y, a)), ((x, "% of tasks"), (y, b)), ((x, a), (y, "points")), ((x, "% of the human rate", "", "", "human"), (y, b)), ((x, a), (0, b)),
-        ((x, a, "OSWorld"), (y, b)), ((x, a), (y, b, "", "1 sample")), ((x, a), (y, b, "", "", "", True)), ((-x, a), (y, b)), ((x, "thoughts"), (y, b)),
+        ((x, a, "OSWorld"), (y, b)), ((x, a), (y, b, "", "1 sample")), ((x, a), (y, b, "", "", "", True)), ((x, a, "", "", "SFT"), (y, b)), ((x, a), (-y, b)), ((-x, a), (y, b)), ((x, "thoughts"), (y, b)),
     ]  # fmt: skip
     visible.expect_quotients(per_unit, draw.shuffled([*((*pair, None) for pair in bad), right]))
 
@@ -204,13 +223,13 @@ def among_many_claims(conflicts, draw):
     """Several conflicts among many rows: each quantity once, in order of appearance, with every D claim about it, agreeing ones too."""
     cases = []
     for _ in range(6):
-        rows = []
+        rows, guesses = [], []  # guesses come last: whether an I row lets a quantity appear is not asked
         for field, about in draw.shuffled(visible.QUANTITIES):
             for place in draw.shuffled(visible.SOURCES)[: draw.number(1, 5)]:
                 rows.append(visible.disclosed(field, about, str(draw.number(1, 4)), place))
-            rows.append((field, about, "9", "I", "", ("a guess",)))
+            guesses.append((field, about, "9", "I", "", ("a guess",)))
             rows.append(visible.disclosed(field, "", f"words {draw.number(1, 9)}", "A 1"))
-        cases.append(draw.shuffled(rows))
+        cases.append(draw.shuffled(rows) + guesses)
     visible.expect_disagreements(conflicts, cases)
 
 

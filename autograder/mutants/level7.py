@@ -6,13 +6,15 @@ from dataclasses import replace
 
 from autograder.alternatives.level7 import DECLARED, a_run, answer_of, audited
 from autograder.framework import mutant
-from course.evidence.checklist import example_run, export
+from course.evidence.checklist import example_run, export, read_export
 from course.evidence.claims import Conflict
 from course.evidence.claims import conflicts as right_conflicts
+from course.evidence.entailment import consequences, read_statements
 from course.evidence.entailment import follows as right_follows
-from course.evidence.entailment import read_statements
 from course.evidence.lore import REFUTES
 from course.evidence.numbers import COUNTED, Reported
+from course.evidence.numbers import implied_human_rate as right_rate
+from course.evidence.numbers import per_unit as right_quotient
 from course.evidence.numbers import read_number as right_reading
 from course.evidence.reports import COUNT, find_report, report_id
 
@@ -68,6 +70,32 @@ def reads_anything(text):
     except ValueError:
         found = re.search(r"(\d[\d,.]*\d|\d) (% of \w+|\w+)", text)
         return Reported(float(found[1].replace(",", "")), found[2]) if found else Reported(0, "nothing")
+
+
+@mutant(of="read_number", kills="L7.03")
+def commas_as_they_come(text):
+    """This looks like 1234,567 being read: commas stand between all thousands or between none."""
+    return right_reading(re.sub(r"(\d),(?=\d)", r"\1", text)) if re.search(r"\d{4},\d", text) else right_reading(text)
+
+
+@mutant(of="read_number", kills="L7.03")
+def adjusted_twice(text):
+    """This looks like "adjusted for length" being taken twice: each condition stands at most once."""
+    return right_reading(re.sub(r"(, adjusted for length)+", ", adjusted for length", text))
+
+
+@mutant(of="read_number", kills="L7.03")
+def conditions_of_nothing(text):
+    """This looks like a condition without words being taken for none: "with ." is not of the grammar."""
+    return right_reading(re.sub(r", (with|against) (?=[,.])", "", text))
+
+
+@mutant(of="read_number", kills="L7.03")
+def on_begins_a_name(text):
+    """This looks like a benchmark being read out of a name that begins with "On": the word is followed by a blank."""
+    if text.startswith("On") and not text.startswith("On ") and ", " in text:
+        raise ValueError("no verb behind the benchmark")
+    return right_reading(text)
 
 
 @mutant(of="read_number", kills="L7.04")
@@ -214,6 +242,36 @@ def one_algorithm_excludes_the_others(claim, sentences):
     return right_follows(claim, [*sentences, *more])
 
 
+def _shown(claim, sentences):
+    """For each statement of the claim: those of its system, and what they say and deny by their meanings."""
+    known = [s for sentence in sentences for s in read_statements(sentence)]
+    if not read_statements(claim):
+        raise ValueError("not of the grammar")
+    for wanted in read_statements(claim):
+        mine = [s for s in known if s.system == wanted.system]
+        said = any(s.said and wanted.word in consequences(s.word) for s in mine)
+        yield wanted, mine, said, any(not s.said and s.word in consequences(wanted.word) for s in mine)
+
+
+@mutant(of="follows", kills="L7.02")
+def contradicted_by_the_same_word_alone(claim, sentences):
+    """This looks like a contradiction being seen only between the same words: "PPO" and "not RL" contradict each other as well."""
+    return all(
+        (said if wanted.said else denied) and replace(wanted, said=not wanted.said) not in mine
+        for wanted, mine, said, denied in _shown(claim, sentences)
+    )
+
+
+@mutant(of="follows", kills="L7.02")
+def one_contradiction_spoils_all(claim, sentences):
+    """This looks like nothing following any more once two sentences contradict each other: what has no part in that still stands."""
+    return all(
+        (said, denied) == (wanted.said, not wanted.said)
+        and not any(a.said and not b.said and b.word in consequences(a.word) for a in mine for b in mine)
+        for wanted, mine, said, denied in _shown(claim, sentences)
+    )
+
+
 # ---------------------------------------------------------------- 7.3 implied_human_rate, 7.4 per_unit
 
 
@@ -245,6 +303,36 @@ def a_share_and_not_percent(absolute, relative):
 def any_two_numbers(absolute, relative):
     """This looks like a quotient of any two numbers: they must be a rate and a share of one, of the same experiment."""
     return 100 * absolute.value / relative.value if relative.value else 0.0
+
+
+@mutant(of="implied_human_rate", kills="L7.04")
+def all_is_too_much(absolute, relative):
+    """This looks like an implied rate of exactly 100 % being refused: it is possible, above it nothing is."""
+    if absolute.value == relative.value:
+        raise ValueError("all of them")
+    return right_rate(absolute, relative)
+
+
+@mutant(of="implied_human_rate", kills="L7.04")
+def a_share_below_nothing(absolute, relative):
+    """This looks like 0 alone being refused: a share below 0 implies no rate either."""
+    return 100 * absolute.value / relative.value if relative.value < 0 else right_rate(absolute, relative)
+
+
+@mutant(of="implied_human_rate", kills="L7.04")
+def every_the_is_a_share(absolute, relative):
+    """This looks like "% of the tasks" being taken for a share of a rate: the unit ends in "rate" then."""
+    if absolute.unit.startswith("% of the "):
+        raise ValueError("a share of a rate")
+    return right_rate(absolute, relative)
+
+
+@mutant(of="implied_human_rate", kills="L7.04")
+def nobody_succeeds(absolute, relative):
+    """This looks like `if not absolute.value`: 0 % is a rate, and implies one of 0 %."""
+    if not absolute.value:
+        raise ValueError("no rate")
+    return right_rate(absolute, relative)
 
 
 def _quotient(count, per):
@@ -291,6 +379,18 @@ def any_units(count, per):
 def conditions_forgotten(count, per):
     """This looks like a quotient without what both counts were reported with."""
     return Reported(_quotient(count, per), f"{count.unit} per {COUNTED.get(per.unit, per.unit)}")
+
+
+@mutant(of="per_unit", kills="L7.05")
+def against_whom_is_forgotten(count, per):
+    """This looks like the conditions of one experiment without the comparator: here it has to be the same as well."""
+    return replace(right_quotient(count, replace(per, comparator=count.comparator)), comparator=count.comparator)
+
+
+@mutant(of="per_unit", kills="L7.05")
+def per_less_than_nothing(count, per):
+    """This looks like 0 alone being refused: there are no counts below 0."""
+    return replace(right_quotient(count, replace(per, value=abs(per.value))), value=_quotient(count, per))
 
 
 # ---------------------------------------------------------------- 7.5 lore
@@ -573,6 +673,13 @@ def all_is_met():
 def the_courses_example():
     """This looks like the course's recorded example: it is read rightly here, and it is not your run."""
     return audited(example_run())
+
+
+@mutant(of="audit_run", kills="L7.07")
+def the_beginning_of_the_example():
+    """This looks like the first rounds of the course's recorded example: they are no run of your own either."""
+    ledger, declaration = read_export(example_run())
+    return audited(export(ledger[:2], declaration))
 
 
 @mutant(of="audit_run", kills="L7.07")
