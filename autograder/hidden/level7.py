@@ -21,7 +21,7 @@ from autograder.framework import CheckFailed, invariant
 
 @invariant("L7.03", points=1, hidden=True)
 def numbers_that_are_not_the_value(read_number, draw):
-    """ "On AIME 2024, o1 solves 93 % of 15 problems, with 1,000 samples and a learned reranker, against GPT-3 of 175B.": the value is 93."""
+    """ "On AIME 2024, o1 solves 93 % of 15 problems, with 1,000 samples and a learned reranker, against GPT-3 of 175B.": 93, and a name is no condition."""
     cases = []
     for benchmark in ("AIME 2024", "MATH 500", "SWE-bench 2.1"):
         for who in ("o1", "the 175B policy", "GPT-4 of 2023", "best-of-64"):
@@ -35,6 +35,9 @@ def numbers_that_are_not_the_value(read_number, draw):
             cases.append(
                 (sentence_of(number, who=who, verb=draw.choice(visible.VERBS[:4]), order=draw.shuffled(range(3))), number)
             )
+    for who in ("an agent with tools", "one against all", "a judge adjusted for length"):  # words of a name, and no conditions
+        number = drawn_number(draw, budget="", comparator=draw.choice(("", "people with 1 hour")), adjusted=False)
+        cases.append((sentence_of(number, who=who), number))
     visible.expect_numbers(read_number, draw.shuffled(cases))
 
 

@@ -91,6 +91,13 @@ def conditions_of_nothing(text):
 
 
 @mutant(of="read_number", kills="L7.03")
+def conditions_anywhere(text):
+    """This looks like conditions being looked for in the whole sentence: "an agent with tools" is a name, and its tools are no budget."""
+    number, budget = right_reading(text), re.search(r"with (.+?)(?:, |\.$)", text)
+    return replace(number, budget=budget[1] if budget else "", adjusted="adjusted for length" in text)
+
+
+@mutant(of="read_number", kills="L7.03")
 def on_begins_a_name(text):
     """This looks like a benchmark being read out of a name that begins with "On": the word is followed by a blank."""
     if text.startswith("On") and not text.startswith("On ") and ", " in text:
