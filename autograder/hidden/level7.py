@@ -70,7 +70,7 @@ def outside_the_grammar(read_number, draw):
         f"On OSWorld, CUA reaches {n} % of tasks, adjusted for cost.", f"On OSWorld, CUA reaches {n} % of the human rate, against SFT.",
         f"On OSWorld, CUA reaches {n} % of tasks, adjusted for length, adjusted for length.", f"On OSWorld, CUA reaches {n} % of tasks, with .",
         f"On OSWorld, CUA reaches {n} % of tasks, against , with 1 sample.", f"The stage uses 1{n}4,567 prompts.", f"The stage uses 1,2{n}567 prompts.",
-        "", "On OSWorld, CUA is good.", f"The stage uses 1,{n} prompts.", f"reaches {n} % of tasks.",
+        f"CUA reaches {n} % of.", "", "On OSWorld, CUA is good.", f"The stage uses 1,{n} prompts.", f"reaches {n} % of tasks.",
     )  # fmt: skip
     number = wanted_number(n, "% of tasks", "OSWorld", "1 sample")
     right = (sentence_of(number, who="CUA"), number)

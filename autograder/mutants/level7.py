@@ -98,6 +98,12 @@ def conditions_anywhere(text):
 
 
 @mutant(of="read_number", kills="L7.03")
+def a_share_of_nothing(text):
+    """This looks like "% of" without the things that it is a share of being read as a unit."""
+    return Reported(right_reading(text[:-1] + " tasks.").value, "% of") if text.endswith("% of.") else right_reading(text)
+
+
+@mutant(of="read_number", kills="L7.03")
 def on_begins_a_name(text):
     """This looks like a benchmark being read out of a name that begins with "On": the word is followed by a blank."""
     if text.startswith("On") and not text.startswith("On ") and ", " in text:
@@ -546,6 +552,12 @@ def inferences_conflict(table):
     keys = dict.fromkeys((c.field, c.about) for c in table.claims if c.about)
     groups = [(key, tuple(c for c in table.claims if (c.field, c.about) == key)) for key in keys]
     return tuple(Conflict(*key, claims) for key, claims in groups if len({c.text for c in claims}) > 1)
+
+
+@mutant(of="conflicts", kills="L7.08")
+def one_place_never_disagrees(table):
+    """This looks like a conflict being seen only between two places: one source can say two things, and both stand."""
+    return tuple(c for c in right_conflicts(table) if len({claim.place for claim in c.claims}) > 1)
 
 
 @mutant(of="conflicts", kills="L7.08")
