@@ -112,7 +112,8 @@ def simulate(jobs: Jobs, *, workers: int, learning: Learning | None = None, core
     """Play all jobs with so many workers, first come first served, and say what learner and workers lived through.
 
     cores: how many can compute at once; None gives every worker a machine of its own. learning=None: nobody learns, and workers run
-    until all jobs are done. A learner that finds fewer than a batch at the end stops there.
+    until all jobs are done. A learner counts up to its last update: what is left over then would be nobody's batch, and waiting for it
+    says nothing about a run that goes on.
     Reduces to: one worker takes the sum of all compute and waiting; with as many workers and cores as jobs, the longest job.
     Raises: ValueError for less than one worker or core; ImportError, saying what to install, without simpy.
     Source: the layout of rollout workers and learner; staleness control as in AReaL (Fu et al. 2025, arXiv 2505.24298), section 5.1.
@@ -137,6 +138,7 @@ class _Cluster:
         self.ready: deque[int] = deque()
         self.awaited: Any = None  # the learner's event while it waits
         self.waited = dict.fromkeys(jobs.names, 0.0)
+        self.learned = 0.0  # when the last update was published
         self.lags: list[int] = []
         self.used: list[int] = []
 
@@ -214,25 +216,27 @@ class _Cluster:
                     return
                 since, self.awaited = env.now, env.event()
                 last = yield self.awaited
+                if len(self.ready) < batch:
+                    return
                 self.waited[self.jobs.names[self.jobs.stratum[last]]] += env.now - since
                 continue
             taken = [self.ready.popleft() for _ in range(batch)]
             self.lags += [self.version - self.first_version[job] for job in taken]
             self.used += taken
             yield env.timeout(self.learning.update)
-            self.version += 1
+            self.version, self.learned = self.version + 1, env.now
             kept = [job for job in self.ready if self.version - self.first_version[job] <= self.learning.limit]
             self.dropped += len(self.ready) - len(kept)
             self.ready = deque(kept)
             self._open()
 
     def _report(self) -> Simulated:
-        seconds, names = float(self.env.now), self.jobs.names
+        seconds, names = float(self.learned if self.version else self.env.now), self.jobs.names
         latency = {name: (self.end - self.start)[self.jobs.stratum == place] for place, name in enumerate(names)}
         counts = np.bincount(self.jobs.stratum[self.used], minlength=len(names)) if self.used else np.zeros(len(names))
         return Simulated(
             seconds=seconds,
-            throughput=len(self.jobs) / seconds if seconds else float("inf"),
+            throughput=int((self.end <= seconds).sum()) / seconds if seconds else float("inf"),
             tails=tails(latency, self.waited, seconds),
             waiting=sum(self.waited.values()) / seconds if seconds else 0.0,
             updates=self.version,
