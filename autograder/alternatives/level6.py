@@ -375,6 +375,70 @@ def admitted_if_none_is_over(round_cost_bound, spent, budget):
     return not any(round_cost_bound[name] + spent[name] > budget[name] for name in names)
 
 
+# ---------------------------------------------------------------- test_vtrace
+
+
+def _late_rows(seed, rows=4, steps=6):
+    """(behaviour, target, rewards, values, discounts, bootstrap) and cuts: ends and cuts by lot."""
+    source = random.Random(seed)
+
+    def table(low, high):
+        return torch.tensor([[source.uniform(low, high) for _ in range(steps)] for _ in range(rows)], dtype=torch.float64)
+
+    behaviour, rewards, values = table(-3, -1), table(-2, 2), table(-3, 3)
+    discounts, cuts = table(0.5, 0.9), table(-4, 4)
+    discounts[table(0, 1) < 0.15] = 0.0
+    cuts[table(0, 1) > 0.15] = math.nan
+    return (behaviour, behaviour + table(-1.5, 1.5), rewards, values, discounts, table(-3, 3)[:, 0]), cuts
+
+
+@alternative(of="test_vtrace")
+def compares_many_rows_with_a_matrix(vtrace):
+    for seed in range(20):
+        given, cuts = _late_rows(seed)
+        source = random.Random(seed)
+        options = {"rho_bar": source.uniform(1.0, 2.5), "c_bar": source.uniform(0.5, 1.0), "lambda_": source.uniform(0.3, 1.0)}
+        if seed % 2:
+            options["pg_rho_bar"] = source.uniform(0.4, 3.0)
+        if seed % 3:
+            options["next_values"] = cuts
+        for got, wanted in zip(vtrace(*given, **options), corrected_by_a_matrix(*given, **options)):
+            if got.shape != wanted.shape or (got - wanted).abs().max() > 1e-7:
+                raise AssertionError(f"seed {seed}, {options}")
+    given, cuts = _late_rows(99)
+    for place in (0, 1, 3, 5):
+        leaves = [x.clone().requires_grad_(i == place) for i, x in enumerate(given)]
+        if any(result.requires_grad for result in vtrace(*leaves, next_values=cuts)):
+            raise AssertionError("a gradient flows")
+
+
+@alternative(of="test_vtrace")
+def knows_a_few_numbers(vtrace):
+    """Three steps in numbers that can be followed with a pencil: ratios 4, 1/2 and 2, discounts of one half, V of 1, 2 and 3."""
+    one = lambda *x: torch.tensor([x], dtype=torch.float64)  # noqa: E731
+    mu, pi = one(0.1, 0.8, 0.2).log(), one(0.4, 0.4, 0.4).log()
+    last = torch.tensor([6.0], dtype=torch.float64)
+
+    def expected(targets, advantages, discounts=(0.5, 0.5, 0.5), **options):
+        got = vtrace(mu, pi, one(4, 2, 3), one(1, 2, 3), one(*discounts), last, **options)
+        for result, wanted in zip(got, (targets, advantages), strict=True):
+            numpy.testing.assert_allclose(result.detach().numpy(), [wanted], rtol=1e-9, atol=1e-12)
+
+    cut = one(math.nan, 8.0, math.nan)
+    bounds = {"rho_bar": 3.0, "c_bar": 1.5, "pg_rho_bar": 2.5}
+    # one-step errors: 4 + 1 - 1 = 4; 2 + 1.5 - 2 = 1.5; 3 + 3 - 3 = 3
+    expected((5.75, 3.5, 6.0), (4.75, 1.5, 3.0))
+    expected((14.6875, 4.25, 9.0), (12.8125, 2.25, 6.0), **bounds)
+    expected((13.5625, 3.5, 9.0), (13.125, 1.5, 6.0), lambda_=0.5, rho_bar=3.0, c_bar=1.5)
+    # an end after the second step: 2 - 2 = 0; a cut there: 2 + 4 - 2 = 4, whatever follows
+    expected((5.0, 2.0, 6.0), (4.0, 0.0, 3.0), discounts=(0.5, 0.0, 0.5))
+    expected((6.0, 4.0, 6.0), (5.0, 2.0, 3.0), next_values=cut)
+    for place in (0, 1, 2, 3):
+        leaves = [x.clone().requires_grad_(place == i) for i, x in enumerate((mu, pi, one(1, 2, 3), last))]
+        results = vtrace(leaves[0], leaves[1], one(4, 2, 3), leaves[2], one(0.5, 0.5, 0.5), leaves[3], rho_bar=9.0, c_bar=9.0)
+        assert not any(result.requires_grad for result in results)
+
+
 # ---------------------------------------------------------------- the exit
 
 

@@ -782,7 +782,9 @@ class _OneHole(ast.NodeTransformer):
         neutral = isinstance(node.op, ast.And)
         values = [v for v in node.values if not (isinstance(v, ast.Constant) and v.value is neutral)]
         fixed = [v for v in values if isinstance(v, ast.Constant) and v.value is not neutral]
-        return fixed[0] if fixed else values[0] if len(values) == 1 else ast.BoolOp(node.op, values)
+        if fixed or not values:
+            return fixed[0] if fixed else ast.Constant(neutral)
+        return values[0] if len(values) == 1 else ast.BoolOp(node.op, values)
 
     def visit_If(self, node):
         self.generic_visit(node)
@@ -797,7 +799,7 @@ def written(name, hole="", of=_stepped):
     """A function with its own source, from one whose last argument is the hole: that is all that travels."""
     tree = ast.parse(inspect.getsource(of)).body[0]
     tree = ast.fix_missing_locations(_OneHole(hole).visit(tree))
-    tree.name, tree.args.defaults, tree.args.args = name, [], tree.args.args[:-1]
+    tree.name, tree.args.defaults, tree.args.args = name, tree.args.defaults[:-1], tree.args.args[:-1]
     tree.body = tree.body[1:]  # the docstring
     source, file = ast.unparse(tree) + "\n", f"<{name}>"
     namespace = {"__name__": __name__}

@@ -10,7 +10,8 @@ import math
 
 import torch
 
-from autograder.framework import CheckFailed, Exercise, expect, invariant
+from autograder.checks.level4 import written
+from autograder.framework import CheckFailed, Exercise, expect, expect_verdicts, invariant
 from autograder.inside.execute import StudentError
 
 VALUE_ERRORS = ("ValueError", "StatisticsError")  # statistics.fmean of nothing raises a ValueError of its own
@@ -28,7 +29,8 @@ EXERCISES = (
     Exercise("append_round", "6.8", "A ledger that only grows", 20, 2, ("chained", *HASHING)),
     Exercise("verify_ledger", "6.9", "Was the past changed?", 20, 3, ("chained", *HASHING)),
     Exercise("admit", "6.10", "Before it starts, not after", 10, 1, ("fits",)),
-    Exercise("attribute", "6.11", "Exit: where did the improvement come from?", 60, 5, ("_cells", "_row")),
+    Exercise("test_vtrace", "6.11", "Bug hunt: every mistake looks like learning", 30, 4),
+    Exercise("attribute", "6.12", "Exit: where did the improvement come from?", 60, 5, ("_cells", "_row")),
 )
 
 
@@ -763,7 +765,7 @@ OTHER = {  # another value for each field of a round, by what was there
 }  # fmt: skip
 
 
-def expect_verdicts(verify_ledger, cases):
+def expect_indices(verify_ledger, cases):
     """(what, rounds, deeds, the first bad index or None)"""
     answers = verify_ledger.through("tampered", [(rounds, deeds) for _, rounds, deeds, _ in cases])
     for (what, rounds, _, wanted), got in zip(cases, answers):
@@ -778,7 +780,7 @@ def the_first_bad_entry(verify_ledger, draw):
     for at in range(5):
         rounds = history(draw, 5)
         cases.append((f"with another credit in round {at}", rounds, [("field", at, "credit", random_digest(draw))], at))
-    expect_verdicts(verify_ledger, draw.shuffled(cases))
+    expect_indices(verify_ledger, draw.shuffled(cases))
 
 
 @invariant("L6.07", points=1)
@@ -788,7 +790,7 @@ def every_field_counts(verify_ledger, draw):
     for name, other in OTHER.items():
         rounds, at = history(draw, 4), draw.number(0, 4)
         cases.append((f"with another {name} in round {at}", rounds, [("field", at, name, other(rounds[at][name], draw))], at))
-    expect_verdicts(verify_ledger, draw.shuffled(cases))
+    expect_indices(verify_ledger, draw.shuffled(cases))
 
 
 @invariant("L6.07", points=1)
@@ -807,7 +809,7 @@ def hashes_that_were_written_over(verify_ledger, draw):
                 at + 1,
             ),
         ]
-    expect_verdicts(verify_ledger, draw.shuffled(cases))
+    expect_indices(verify_ledger, draw.shuffled(cases))
 
 
 # ---------------------------------------------------------------- 6.10 admit
@@ -849,7 +851,203 @@ def one_component_pays_for_no_other(admit, draw):
     expect_admissions(admit, cases)
 
 
-# ---------------------------------------------------------------- 6.11 attribute
+# ---------------------------------------------------------------- 6.11 test_vtrace
+# The functions that a student's test is given. Only their source travels.
+
+
+def _corrected(
+    behaviour_logp,
+    target_logp,
+    rewards,
+    values,
+    discounts,
+    bootstrap,
+    rho_bar=1.0,
+    c_bar=1.0,
+    pg_rho_bar=None,
+    lambda_=1.0,
+    next_values=None,
+    hole="",
+):
+    """A right V-trace, or one with a hole of choice; `written` makes of it the function that a test is given."""
+    import torch
+
+    if hole != "ratio gradient":
+        behaviour_logp, target_logp = behaviour_logp.detach(), target_logp.detach()
+    if hole != "value gradient":
+        values, bootstrap = values.detach(), bootstrap.detach()
+    rewards, discounts = rewards.detach(), discounts.detach()
+    w = (behaviour_logp - target_logp if hole == "inverted" else target_logp - behaviour_logp).exp()
+    rho = w.clamp(max=c_bar if hole == "rho at c" or hole == "exchanged" else rho_bar)
+    c = w.clamp(max=rho_bar if hole == "c at rho" or hole == "exchanged" else c_bar)
+    if hole == "raw advantage":
+        pg = w
+    elif hole == "pg ignored":
+        pg = w.clamp(max=rho_bar)
+    elif hole == "pg of one":
+        pg = w.clamp(max=1.0 if pg_rho_bar is None else pg_rho_bar)
+    else:
+        pg = w.clamp(max=rho_bar if pg_rho_bar is None else pg_rho_bar)
+    after = torch.cat([values[:, 1:], (torch.zeros_like(bootstrap) if hole == "no bootstrap" else bootstrap)[:, None]], 1)
+    cut = torch.zeros_like(values, dtype=torch.bool)
+    if next_values is not None:
+        cut = ~next_values.isnan()
+        if hole == "late value":
+            shifted = torch.where(cut[:, :-1], next_values.detach()[:, :-1], after[:, 1:])
+            after = torch.cat([after[:, :1], shifted], 1)
+        elif hole != "no cut value":
+            after = torch.where(cut, next_values.detach(), after)
+    if hole == "cut is end":
+        discounts = torch.where(cut, 0.0, discounts)
+    if hole == "end is cut":
+        cut = cut | (discounts == 0)
+        discounts = torch.where(discounts == 0, 1.0, discounts)
+    if hole == "trace across":
+        trace = discounts
+    elif hole == "no discount":
+        trace = ((discounts > 0) & ~cut).to(values.dtype)
+    else:
+        trace = torch.where(cut, 0.0, discounts)
+    step = rewards + discounts * after - values
+    error, errors = torch.zeros_like(bootstrap), []
+    for t in reversed(range(values.shape[1])):
+        carried = trace[:, t] * c[:, t] * error
+        if hole != "no lambda":
+            carried = lambda_ * carried
+        if hole == "first column" and t == 0:
+            carried = torch.zeros_like(carried)
+        error = rho[:, t] * step[:, t] + carried
+        errors.insert(0, error)
+    errors = torch.stack(errors, 1)
+    later = torch.cat([errors[:, 1:], torch.zeros_like(errors[:, :1])], 1)
+    if hole != "no lambda" and hole != "advantage without lambda":
+        later = lambda_ * later
+    if hole == "from V":
+        return values + errors, pg * step
+    if hole == "own target":
+        return values + errors, errors
+    return values + errors, pg * (step + trace * later)
+
+
+def vtrace_by_sums(
+    behaviour_logp,
+    target_logp,
+    rewards,
+    values,
+    discounts,
+    bootstrap,
+    rho_bar=1.0,
+    c_bar=1.0,
+    pg_rho_bar=None,
+    lambda_=1.0,
+    next_values=None,
+):
+    bound = rho_bar if pg_rho_bar is None else pg_rho_bar
+    targets, advantages = [], []
+    for b in range(len(values)):
+        mu, pi, r, v, g = (x[b].tolist() for x in (behaviour_logp, target_logp, rewards, values, discounts))
+        cuts = [math.nan] * len(r) if next_values is None else next_values[b].tolist()
+        ratio = [math.exp(min(p - m, 700.0)) for p, m in zip(pi, mu)]
+        after = [y if math.isnan(x) else x for x, y in zip(cuts, [*v[1:], bootstrap[b].item()])]
+        delta = [r[t] + g[t] * after[t] - v[t] for t in range(len(r))]
+
+        def beyond(t):
+            total, weight = 0.0, 1.0
+            while t < len(r):
+                total += weight * min(rho_bar, ratio[t]) * delta[t]
+                if not math.isnan(cuts[t]):
+                    break
+                weight *= g[t] * lambda_ * min(c_bar, ratio[t])
+                t += 1
+            return total
+
+        targets.append([v[t] + beyond(t) for t in range(len(r))])
+        coming = [lambda_ * g[t] * beyond(t + 1) if math.isnan(cuts[t]) else 0.0 for t in range(len(r))]
+        advantages.append([min(bound, ratio[t]) * (delta[t] + coming[t]) for t in range(len(r))])
+    return torch.tensor(targets, dtype=values.dtype), torch.tensor(advantages, dtype=values.dtype)
+
+
+def vtrace_by_a_system(
+    behaviour_logp,
+    target_logp,
+    rewards,
+    values,
+    discounts,
+    bootstrap,
+    rho_bar=1.0,
+    c_bar=1.0,
+    pg_rho_bar=None,
+    lambda_=1.0,
+    next_values=None,
+):
+    with torch.no_grad():
+        log_ratio = target_logp - behaviour_logp
+
+        def clipped(bound):
+            return torch.exp(log_ratio.clamp(max=math.log(bound) if bound > 0 else -math.inf))
+
+        after = torch.cat([values, bootstrap[:, None]], dim=1)[:, 1:]
+        decay = discounts * lambda_
+        if next_values is not None:
+            goes_on = torch.isnan(next_values)
+            after, decay = torch.where(goes_on, after, next_values), decay * goes_on
+        delta = rewards + discounts * after - values
+        links = torch.diag_embed((decay * clipped(c_bar))[:, :-1], offset=1)
+        eye = torch.eye(values.shape[1], dtype=values.dtype).expand_as(links)
+        error = torch.linalg.solve_triangular(eye - links, (clipped(rho_bar) * delta)[:, :, None], upper=True)[:, :, 0]
+        later = torch.nn.functional.pad(error[:, 1:], (0, 1))
+        return values + error, clipped(rho_bar if pg_rho_bar is None else pg_rho_bar) * (delta + decay * later)
+
+
+def corrects_nothing(
+    behaviour_logp,
+    target_logp,
+    rewards,
+    values,
+    discounts,
+    bootstrap,
+    rho_bar=1.0,
+    c_bar=1.0,
+    pg_rho_bar=None,
+    lambda_=1.0,
+    next_values=None,
+):
+    return values.detach().clone(), torch.zeros_like(values)
+
+
+plain_vtrace = written("plain_vtrace", of=_corrected)
+RIGHT = (plain_vtrace, vtrace_by_sums, vtrace_by_a_system)
+turns_ratios_over = written("turns_ratios_over", "inverted", of=_corrected)
+ends_in_nothing = written("ends_in_nothing", "no bootstrap", of=_corrected)
+takes_cuts_for_ends = written("takes_cuts_for_ends", "cut is end", of=_corrected)
+takes_ends_for_cuts = written("takes_ends_for_cuts", "end is cut", of=_corrected)
+
+
+@invariant("L6.01", points=1, anchor=True)
+def the_test_accepts_every_right_vtrace(test_vtrace, draw):
+    """Right functions, written in different ways, pass your test; one that leaves the values as they are does not."""
+    expect_verdicts(test_vtrace, draw, RIGHT, [corrects_nothing])
+
+
+@invariant("L6.01", points=1)
+def the_test_finds_ratios_upside_down(test_vtrace, draw):
+    """Your test finds the function whose ratios are those of the old policy over the new one."""
+    expect_verdicts(test_vtrace, draw, RIGHT[:2], [turns_ratios_over])
+
+
+@invariant("L6.01", points=1)
+def the_test_finds_a_forgotten_bootstrap(test_vtrace, draw):
+    """Your test finds the function for which nothing comes after the last step."""
+    expect_verdicts(test_vtrace, draw, RIGHT[1:], [ends_in_nothing])
+
+
+@invariant("L6.01", points=1)
+def the_test_tells_ends_from_cuts(test_vtrace, draw):
+    """Your test finds the function that takes a truncation for a termination, and the one that takes a termination for a truncation."""
+    expect_verdicts(test_vtrace, draw, RIGHT[::2], [takes_cuts_for_ends, takes_ends_for_cuts])
+
+
+# ---------------------------------------------------------------- 6.12 attribute
 
 FACTORS = ("actor", "environment", "reward", "router", "search")
 

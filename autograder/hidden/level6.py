@@ -5,6 +5,7 @@ import math
 import torch
 
 from autograder.checks import level6 as visible
+from autograder.checks.level4 import written
 from autograder.checks.level6 import (
     FACTORS,
     expect_vtrace,
@@ -13,7 +14,7 @@ from autograder.checks.level6 import (
     random_digest,
     stale_rows,
 )
-from autograder.framework import CheckFailed, expect, invariant
+from autograder.framework import CheckFailed, expect, expect_verdicts, invariant
 
 
 def rows_of(*rows):
@@ -492,7 +493,7 @@ def entries_left_out_or_moved(verify_ledger, draw):
     rounds = visible.history(draw, 6)
     cases.append(("without the last entry", rounds, [("drop", 5)], None))
     cases.append(("without the last two entries", rounds, [("drop", 5), ("drop", 4)], None))
-    visible.expect_verdicts(verify_ledger, draw.shuffled(cases))
+    visible.expect_indices(verify_ledger, draw.shuffled(cases))
 
 
 @invariant("L6.07", points=1, hidden=True)
@@ -508,7 +509,7 @@ def chains_made_anew(verify_ledger, draw):
         cases.append((f"changed in round {at} and hashed again to the end", rounds, deeds, None))
         beginning = [("before", 0, random_digest(draw)), ("again", 0), ("link", 1), ("again", 1)]
         cases.append(("that begins with something else than 64 zeros", rounds[:2], beginning, 0))
-    visible.expect_verdicts(verify_ledger, draw.shuffled(cases))
+    visible.expect_indices(verify_ledger, draw.shuffled(cases))
 
 
 @invariant("L6.07", points=1, hidden=True)
@@ -531,7 +532,7 @@ def the_first_of_several(verify_ledger, draw):
         )
         cases.append(("whose hash 3 has been shortened", rounds, [("hash", 3, hash[:63])], 3))
         cases.append(("whose last hash is another", rounds, [("hash", 5, hash)], 5))
-    visible.expect_verdicts(verify_ledger, draw.shuffled(cases))
+    visible.expect_indices(verify_ledger, draw.shuffled(cases))
 
 
 # ---------------------------------------------------------------- admit
@@ -567,6 +568,63 @@ def a_whole_run_stays_within(admit, draw):
             if visible.admitted(bound, spent, budget):
                 spent = {name: spent[name] + bound[name] for name in spent}
     visible.expect_admissions(admit, cases)
+
+
+# ---------------------------------------------------------------- planted faults of the bug hunt
+
+
+runs_on_over_cuts = written("runs_on_over_cuts", "trace across", of=visible._corrected)
+takes_the_next_episode_s_value = written("takes_the_next_episode_s_value", "no cut value", of=visible._corrected)
+takes_the_value_a_step_late = written("takes_the_value_a_step_late", "late value", of=visible._corrected)
+rho_under_c_bar = written("rho_under_c_bar", "rho at c", of=visible._corrected)
+c_under_rho_bar = written("c_under_rho_bar", "c at rho", of=visible._corrected)
+exchanges_bounds = written("exchanges_bounds", "exchanged", of=visible._corrected)
+advantages_at_full_ratio = written("advantages_at_full_ratio", "raw advantage", of=visible._corrected)
+one_bound_of_two = written("one_bound_of_two", "pg ignored", of=visible._corrected)
+one_where_none_is_given = written("one_where_none_is_given", "pg of one", of=visible._corrected)
+looks_at_v_only = written("looks_at_v_only", "from V", of=visible._corrected)
+looks_at_its_own_target = written("looks_at_its_own_target", "own target", of=visible._corrected)
+carries_without_discount = written("carries_without_discount", "no discount", of=visible._corrected)
+carries_without_lambda = written("carries_without_lambda", "no lambda", of=visible._corrected)
+lambda_in_targets_only = written("lambda_in_targets_only", "advantage without lambda", of=visible._corrected)
+learns_through_ratios = written("learns_through_ratios", "ratio gradient", of=visible._corrected)
+learns_through_values = written("learns_through_values", "value gradient", of=visible._corrected)
+stops_before_the_first = written("stops_before_the_first", "first column", of=visible._corrected)
+
+
+@invariant("L6.01", points=1, hidden=True)
+def the_test_finds_leaks_at_a_cut(test_vtrace, draw):
+    """Your test finds the functions that carry the next episode over a cut, that value it there, or that use next_values a step late."""
+    wrong = [runs_on_over_cuts, takes_the_next_episode_s_value, takes_the_value_a_step_late]
+    expect_verdicts(test_vtrace, draw, visible.RIGHT[:2], wrong)
+
+
+@invariant("L6.01", points=1, hidden=True)
+def the_test_finds_bounds_in_wrong_places(test_vtrace, draw):
+    """Your test finds the functions that confuse rho_bar, c_bar and pg_rho_bar, or clip the advantages by 1 or not at all."""
+    wrong = [
+        rho_under_c_bar,
+        c_under_rho_bar,
+        exchanges_bounds,
+        advantages_at_full_ratio,
+        one_bound_of_two,
+        one_where_none_is_given,
+    ]
+    expect_verdicts(test_vtrace, draw, visible.RIGHT[1:], wrong)
+
+
+@invariant("L6.01", points=1, hidden=True)
+def the_test_finds_what_is_left_out(test_vtrace, draw):
+    """Your test finds the functions that leave discount or lambda out of the trace, and those whose advantages look at V or their own target."""
+    wrong = [looks_at_v_only, looks_at_its_own_target, carries_without_discount, carries_without_lambda, lambda_in_targets_only]
+    expect_verdicts(test_vtrace, draw, visible.RIGHT[::2], wrong)
+
+
+@invariant("L6.01", points=1, hidden=True)
+def the_test_finds_gradients_and_a_short_loop(test_vtrace, draw):
+    """Your test finds the functions through whose ratios or values a gradient flows, and the one whose loop stops before the first step."""
+    wrong = [learns_through_ratios, learns_through_values, stops_before_the_first]
+    expect_verdicts(test_vtrace, draw, visible.RIGHT[:2], wrong)
 
 
 # ---------------------------------------------------------------- attribute

@@ -1505,7 +1505,118 @@ def the_first_component_only(round_cost_bound, spent, budget):
     return True
 
 
-# ---------------------------------------------------------------- 6.11 attribute
+# ---------------------------------------------------------------- 6.11 test_vtrace
+
+
+def _stale(rows=3, steps=6, drift=0.8):
+    """(behaviour, target, rewards, values, discounts, bootstrap) with a seed of their own."""
+    g = torch.Generator().manual_seed(17)
+    mu, pi, r, v, decay = (torch.randn(rows, steps, generator=g, dtype=torch.float64) for _ in range(5))
+    mu = mu - 3
+    return mu, mu + drift * pi, r, v, 0.7 + 0.2 * torch.sigmoid(decay), torch.randn(rows, generator=g, dtype=torch.float64)
+
+
+def _compared(vtrace, given, pick=(0, 1), **options):
+    got, wanted = vtrace(*given, **options), _traced(*given, **options)
+    for i in pick:
+        assert torch.allclose(got[i], wanted[i], rtol=1e-6, atol=1e-9)
+
+
+def _some_cut(given):
+    cuts = torch.full_like(given[3], math.nan)
+    cuts[0, 2], cuts[1, 4] = 2.0, -1.5
+    return cuts
+
+
+@mutant(of="test_vtrace", kills="L6.01")
+def calls_it_and_looks_away(vtrace):
+    """This looks like a test that calls the function and compares nothing: it accepts whatever comes."""
+    vtrace(*_stale())
+
+
+@mutant(of="test_vtrace", kills="L6.01")
+def trusts_no_vtrace(vtrace):
+    """This looks like a test that rejects right functions too."""
+    raise AssertionError("no correction is good enough")
+
+
+@mutant(of="test_vtrace", kills="L6.01")
+def says_what_it_thinks(vtrace):
+    """This looks like a verdict that is returned: a test raises where something is wrong."""
+    given = _stale()
+    return torch.allclose(vtrace(*given)[0], _traced(*given)[0])
+
+
+@mutant(of="test_vtrace", kills="L6.01")
+def on_equal_policies_only(vtrace):
+    """This looks like a test on equal policies: every ratio is 1 there, and no bound and no direction of the ratio shows."""
+    given = _stale(drift=0.0)
+    _compared(vtrace, given)
+    _compared(vtrace, given, lambda_=0.5)
+
+
+@mutant(of="test_vtrace", kills="L6.01")
+def asks_for_shapes(vtrace):
+    """This looks like a test of shapes and finite numbers: wrong numbers have them as well."""
+    given = _stale()
+    for result in vtrace(*given):
+        assert result.shape == given[3].shape and bool(result.isfinite().all())
+
+
+@mutant(of="test_vtrace", kills="L6.01")
+def targets_only(vtrace):
+    """This looks like a test of vs alone: the advantages have faults of their own."""
+    given = _stale()
+    cuts = _some_cut(given)
+    given[4][2, 3] = 0.0
+    for options in ({}, {"rho_bar": 2.0, "c_bar": 0.7}, {"lambda_": 0.6}, {"next_values": cuts, "lambda_": 0.8}):
+        _compared(vtrace, given, (0,), **options)
+
+
+@mutant(of="test_vtrace", kills="L6.01")
+def no_end_and_no_cut(vtrace):
+    """This looks like rows that go on from the first step to the last: terminations and truncations are not tried."""
+    for options in ({}, {"rho_bar": 2.0, "c_bar": 0.7, "pg_rho_bar": 1.2}, {"rho_bar": 1.5, "lambda_": 0.6}):
+        _compared(vtrace, _stale(), **options)
+
+
+@mutant(of="test_vtrace", kills="L6.01")
+def bounds_of_one(vtrace):
+    """This looks like bounds that are never given: with all of them at 1, one may stand in another's place."""
+    given = _stale()
+    given[4][2, 3] = 0.0
+    cuts = _some_cut(given)
+    for options in ({}, {"next_values": cuts}, {"next_values": cuts, "lambda_": 0.6}):
+        _compared(vtrace, given, **options)
+    assert not any(x.requires_grad for x in vtrace(given[0], given[1].requires_grad_(), *given[2:]))
+
+
+@mutant(of="test_vtrace", kills="L6.01")
+def all_but_gradients(vtrace):
+    """This looks like a test of the numbers alone: a gradient through ratios or values changes what is learned, and no number."""
+    given = _stale()
+    given[4][2, 3] = 0.0
+    cuts = _some_cut(given)
+    for options in ({}, {"rho_bar": 2.0, "c_bar": 0.7, "pg_rho_bar": 1.2}, {"rho_bar": 1.5, "lambda_": 0.6, "next_values": cuts}):
+        _compared(vtrace, given, **options)
+
+
+@mutant(of="test_vtrace", kills="L6.01")
+def to_the_last_bit(vtrace):
+    """This looks like equality without a tolerance: right functions add in another order and differ in the last digits."""
+    given = _stale()
+    assert all(torch.equal(g, w) for g, w in zip(vtrace(*given, lambda_=0.9), _traced(*given, lambda_=0.9)))
+
+
+@mutant(of="test_vtrace", kills="L6.01")
+def wants_a_ratio_on_v(vtrace):
+    """This looks like a test that expects vs - V as the advantage: right functions fail it."""
+    given = _stale()
+    targets, advantages = vtrace(*given)
+    assert torch.allclose(advantages, targets - given[3])
+
+
+# ---------------------------------------------------------------- 6.12 attribute
 
 
 def _design(runs, *, interactions=True, code=lambda x: x):

@@ -64,7 +64,7 @@ from course.systems.staleness import Aged, Staleness
 # %% [markdown]
 # {{card vtrace}}
 #
-# One way out is to wait for every worker before each update. PPO (level 2) clips large ratios away. IMPALA's actors don't wait, and its learner corrects the *value targets* with clipped ratios: **V-trace** [D], also used for the playhouse agents of DeepMind [D]. With rewards $r_t$, values $V_t$, discounts $\gamma_t$ and two bounds $\bar\rho\ge\bar c$,
+# One way out is to wait for every worker before each update. PPO (level 2) clips large ratios away. IMPALA's actors don't wait, and its learner corrects the *value targets* with clipped ratios: **V-trace** [D], also used for the playhouse agents of DeepMind [D]. With rewards $r_t$, values $V_t$, discounts $\gamma_t$ and bounds $\bar\rho$, $\bar c$ and $\bar\rho_{\text{pg}}$ (`pg_rho_bar`; $\bar\rho$ unless it is given),
 #
 # $$\rho_t=\min(\bar\rho,w_t),\qquad c_t=\lambda\min(\bar c,w_t),\qquad \delta_t=\rho_t\,(r_t+\gamma_t V'_t-V_t),$$
 #
@@ -118,7 +118,7 @@ check(vtrace)
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> On equal policies every ratio is 1. Which return of level 2 is $v_t$ then, for $\lambda=1$ and for $\lambda=0$? </details>
 # <details><summary>Hint 2: where to look</summary> One loop backwards over the columns with one number per row, $e_{t+1}$. Two things are scaled by it at a cut: the step of the recursion, and the advantage. The value $V'_t$ isn't. </details>
-# <details><summary>Hint 3: almost code</summary> <code>following = cat([values[:, 1:], bootstrap[:, None]], 1)</code>, replaced where <code>next_values</code> is a number; <code>trace = discounts</code>, 0 there. Backwards: <code>e = delta[:, t] + trace[:, t] * lambda_ * c[:, t] * e</code>, and keep the <code>e</code> of before for the advantage. </details>
+# <details><summary>Hint 3: almost code</summary> <code>following = cat([values[:, 1:], bootstrap[:, None]], 1)</code>, replaced where <code>next_values</code> is a number; <code>trace = discounts</code>, 0 there. Backwards: <code>e = delta[:, t] + trace[:, t] * c[:, t] * e</code>, with the $\lambda$ that is in $c$ already, and keep the <code>e</code> of before for the advantage, which has a $\lambda$ of its own. </details>
 
 # %% [markdown]
 # {{card effective_sample_size}}
@@ -152,7 +152,7 @@ check(effective_sample_size)
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> Multiply all weights by 7. What happens to the fraction? </details>
 # <details><summary>Hint 2: where to look</summary> Select by the mask first, then subtract the greatest log-ratio, as in the stable softmax of level 0. </details>
-# <details><summary>Hint 3: almost code</summary> <code>w = (kept - kept.max()).exp()</code>; <code>w.sum() ** 2 / (w ** 2).sum()</code>; 0 for an empty selection. </details>
+# <details><summary>Hint 3: almost code</summary> <code>w = (kept - kept.max()).exp()</code>; <code>w.sum() ** 2 / (w ** 2).sum()</code>; 0 for an empty selection, and where the greatest is -inf. </details>
 
 # %% [markdown]
 # {{card staleness_report}}
@@ -199,7 +199,7 @@ check(staleness_report)
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> A rollout began under version 3 and ended under version 7; the learner is at 8. May it be called one update old? </details>
 # <details><summary>Hint 2: where to look</summary> One list of all log-ratios that count; <code>torch.quantile</code> interpolates linearly. Quantiles of the ratio, not of its logarithm. </details>
-# <details><summary>Hint 3: almost code</summary> <code>lags = tuple(current - r.first_version for r in records)</code>; <code>torch.quantile(exp(kept), [0.05, 0.5, 0.95])</code> in double precision; 6.2 on <code>kept</code> as one row. </details>
+# <details><summary>Hint 3: almost code</summary> <code>lags = tuple(current - r.first_version for r in records)</code>; <code>torch.quantile(exp(kept), [0.05, 0.5, 0.95])</code> both tensors in double precision; 6.2 on <code>kept</code> as one row. Ratios stay finite here. </details>
 
 # %% [markdown]
 # ### Experiment A · Actors that lag
@@ -249,25 +249,27 @@ for lag in tqdm(LAGS, desc="lags"):
         runs += lag_study((lag,), SEEDS[1:], corrections={"your vtrace": vtrace}, updates=LOOKS)
     for name, by_lag in learned.items():
         by_lag[lag] = [statistics.mean(run.success) for run in runs if run.correction == name]
-    late = reader.reports[LOOKS // 2 :]  # once the lag is what it says
+    late = reader.reports[lag:]  # before that, there is no policy so old
     sizes[lag] = statistics.mean(report.effective_sample_size / tokens for report, tokens in late)
     quantiles[lag] = {q: statistics.geometric_mean(report.ratio_quantiles[q] for report, _ in late) for q in ("5%", "50%", "95%")}
 far = LAGS[-1]
 pictures.stale_actors(
     learned, quantiles, sizes, y="success, mean over the training",
-    title=f"A lag of {far} updates: success {statistics.mean(learned['every ratio taken for 1'][far]):.0%} without correction, {statistics.mean(learned['your vtrace'][far]):.0%} with yours; the samples are worth {sizes[far]:.0%}",
+    title=f"A lag of {far} updates: mean success over the training {statistics.mean(learned['every ratio taken for 1'][far]):.0%} without correction, {statistics.mean(learned['your vtrace'][far]):.0%} with yours; the samples are worth {sizes[far]:.0%}",
 )  # fmt: skip
 
 # %% tags=["experiment"]
 say(
     "**What came out.** Success of the learner's own policy, mean over the training and over seeds:\n\n| lag | " + " | ".join(map(str, LAGS)) + " |\n|---|" + "---|" * len(LAGS) + "\n"
     + "\n".join(f"| {name} | " + " | ".join(f"{statistics.mean(by_lag[lag]):.0%}" for lag in LAGS) + " |" for name, by_lag in learned.items())
-    + "\n| effective sample size, share | " + " | ".join(f"{sizes[lag]:.0%}" for lag in LAGS) + " |"
+    + "\n| effective sample size, share of the tokens | " + " | ".join(f"{sizes[lag]:.0%}" for lag in LAGS) + " |"
     + f"\n\nYou predicted: {prediction_a or 'nothing'}."
 )  # fmt: skip
 
 # %% [markdown]
-# **What the figures cannot show:** that V-trace is always needed. At a small lag the ratios are near 1 and the correction changes next to nothing; how old is too old depends on how far an update moves the policy, and not on the clock. And no correction brings back what was not sampled: with an effective sample size of a few tokens the target is right on average and worth little.
+# For the first *lag* updates the actors walk with the untrained table. It tries everything, so V-trace can learn from it as fast as from fresh samples; of a policy that explores little, less would be left to correct. The effective sample size and the quantiles are those of the batches that V-trace's learner saw for the first seed, from the first update on at which a policy so old exists: it is least early, while the policy moves fast, and rises when it stands still.
+#
+# **What the figures cannot show:** that V-trace is always needed. How old is too old depends on how far an update moves the policy, and not on the clock: with these large steps a few updates are felt already. And no correction brings back what nobody samples any more.
 
 # %% [markdown]
 # ## Part B · Who finishes first
@@ -390,7 +392,7 @@ say(
 )  # fmt: skip
 
 # %% [markdown]
-# The batches of those that finish first are full sooner, so the learner moves on faster, so long episodes are too old when they come: each of the three steps is reasonable, and together they drop a part of the law. The mean reward of such a batch rises while the policy stays as it is, because short tasks are the easier ones.
+# The batches of those that finish first are full sooner, so the learner moves on faster, so long episodes are too old when they come: each of the three steps is reasonable, and together they drop a part of the law. The mean reward of such a batch rises while the policy stays as it is, wherever short tasks are the easier ones [I]. (*Distance* is half the sum of the absolute differences between the shares: the part of the law that would have to be moved.)
 
 # %% [markdown]
 # **What the figure cannot show:** that balance is free. A stratum that never finishes stops every batch; so quotas need a time limit, and what a limit cuts off is *truncated*, not failed (6.1). And strata have to be known beforehand: a bias inside a stratum stays.
@@ -398,7 +400,7 @@ say(
 # %% [markdown]
 # ### Experiment C · Thousands of workers, one learner
 #
-# A simulation of discrete events: nobody waits for real, so that ten thousand workers fit into one process. Their tools have heavy-tailed times. A **synchronous** learner waits for all episodes of its round; an **asynchronous** one takes batches within a staleness limit while the workers go on.
+# A simulation of discrete events: nobody waits for real, so that ten thousand workers fit into one process. Their tools have heavy-tailed times. A **synchronous** learner waits for all episodes of its round; an **asynchronous** one takes batches within a staleness limit while the workers go on. A batch is as large as the cluster, an update takes `UPDATE_SECONDS`, and time is counted up to the last update.
 #
 # **Predict before you run:** which share of the time does each learner wait, with few workers and with many? How far is the 99 % quantile of an episode's latency from the median?
 
@@ -427,18 +429,18 @@ pictures.cluster(
 
 # %% tags=["experiment"]
 say(
-    "**What came out.**\n\n| workers | way | the learner waits | of that for long tasks | mean lag | dropped | long tasks in the batches |\n|---|---|---|---|---|---|---|\n"
+    "**What came out.**\n\n| workers | way | the learner waits | of that, the last to come was a long task | mean lag | dropped | long tasks in the batches |\n|---|---|---|---|---|---|---|\n"
     + "\n".join(
         f"| {size:,} | {way} | {run.waiting:.0%} | {run.tails['long'].waiting / max(run.waiting, 1e-9):.0%} | {run.mean_lag:.1f} | {run.dropped} | {run.trained['long']:.0%} |"
         for place, size in enumerate(SIZES) for way, runs in lived.items() for run in [runs[place]]
     )
-    + "\n\nLatency of an episode, seconds: "
+    + f"\n\nLatency of an episode among {SIZES[-1]:,} synchronous workers, seconds: "
     + "; ".join(f"{kind}: median {sync.tails[kind].quantiles['p50']:.0f}, 99 % {sync.tails[kind].quantiles['p99']:.0f}, slowest {sync.tails[kind].slowest:.0f}" for kind in KINDS)
     + f". You predicted: {prediction_c or 'nothing'}."
 )  # fmt: skip
 
 # %% [markdown]
-# The median says next to nothing about the waiting: a batch is as slow as its slowest episode, and the slowest of ten thousand comes from far out in the tail. So tails are reported, per kind of task, with the learner's waiting beside them; a mean hides both.
+# The median says next to nothing about the waiting: a batch is as slow as its slowest episode, and the slowest of ten thousand comes from far out in the tail. So tails are reported, per kind of task, with the learner's waiting beside them; a mean hides both. The limit drops what is old, and what is old is long: compare the last column with the share of long tasks that are sampled, as in Experiment B.
 
 # %% [markdown]
 # **What the figure cannot show:** your cluster. A simulation knows the delays that it was told: calibrated on measured times it predicts what has the same causes, and nothing of a network that is full or a disk that is slow. And no share of waiting says what the fresher or older samples are worth for learning; that was Experiment A.
@@ -478,9 +480,10 @@ while clock < math.inf:
 events = [desk.event(name) for name in names]
 missing = [event for event in events if event.kind == "abstention"]
 settled = [max(end for _, end, _ in bars[name]) for name in names]
+came = [at for at, event in zip(settled, events) if event.kind == "score"]
 pictures.late_rewards(
     bars, {name: "missing" if event.kind == "abstention" else f"{event.value}" for name, event in zip(names, events)},
-    title=f"{len(names) - len(missing)} of {len(names)} rewards came, half of them within {statistics.median(settled):.1f} s, the last word after {max(settled):.1f} s; {len(missing)} missing, with no 0 in their place",
+    title=f"{len(names) - len(missing)} of {len(names)} rewards came, half of those within {statistics.median(came):.1f} s, the last word after {max(settled):.1f} s; {len(missing)} missing, with no 0 in their place",
 )  # fmt: skip
 
 # %% tags=["experiment"]
@@ -516,7 +519,7 @@ def policy_stamp(parts):
     """The name of an executable policy.
 
     parts     mapping with at least the five names in PARTS, each plain JSON data (a digest, a number, a mapping, ...); ValueError if
-              one is missing, None or "", or something in it has no JSON text of its own: NaN, infinities, keys that are no text
+              one is missing, None or "", or it holds NaN, an infinity or a key that is no text (other things than JSON data don't come)
     returns   text of 64 lower-case hexadecimal digits
     """
     ### BEGIN SOLUTION
@@ -547,13 +550,13 @@ check(policy_stamp)
 # %% [markdown]
 # {{card attempt_annotations}}
 #
-# A finished record is a fact: task, stamp, tokens, log-probabilities at the time, evidence. When an update *looks* at it again, it computes things that were not true then and won't be true at the next look: how likely the current policy finds the tokens, whether the loss would clip them, how old the record is by now, and how often it was used. These belong to the **attempt**. Written into the record they would change its hash with every look, and last week's ratio would be taken for today's.
+# A finished record is a fact: task, stamp, tokens, log-probabilities at the time, evidence. When an update *looks* at it again, it computes things that were not true then and won't be true at the next look: how likely the current policy finds the tokens, whether their ratios lie outside the clip range, how old the record is by now, and how often it was used. These belong to the **attempt**. Written into the record they would change its hash with every look, and last week's ratio would be taken for today's.
 #
 # With the recorded $\log\mu_i$ of the sampled tokens and the current $\log\pi_i$:
 #
 # $$w_i=e^{\log\pi_i-\log\mu_i},\qquad \text{clipped}_i\iff w_i\notin[1-\epsilon,\,1+\epsilon],\qquad \text{age}=u-u_{\text{inserted}} .$$
 #
-# $u$ is the number of the current update, $u_{\text{inserted}}$ that of the update at which the record came into the pool, $\epsilon$ the clip of the loss. `reuse` is how often the record was used before this attempt. Ages and uses stand in the pool's books, by the record's hash, and not in the record.
+# $u$ is the number of the current update, $u_{\text{inserted}}$ that of the update at which the record came into the pool, $\epsilon$ the clip of the loss (whether it then cuts the gradient depends on the advantage's sign, level 2). `reuse` is how often the record was used before this attempt. Ages and uses stand in the pool's books, by the record's hash, and not in the record.
 
 # %%
 for kind in (CurrentPolicy, Annotation):
@@ -593,7 +596,7 @@ check(attempt_annotations)
 # %% [markdown]
 # ### Experiment D · The same run on three engines
 #
-# One small run of tool episodes and updates is made three times: in this process, on local worker processes, and on Ray's actors. Noise is keyed by seed, episode and position, and the rows of a batch are the same everywhere, so *who* sampled an episode can't matter.
+# One small run of tool episodes and updates is made in this process, on local worker processes, and, if Ray starts, on Ray's actors. Noise is keyed by seed, episode and position, and the rows of a batch are the same everywhere, so *who* sampled an episode can't matter.
 #
 # **Predict before you run:** will the hashes of records and weights be equal, or equal up to rounding? Which engine is fastest on two cores?
 
@@ -622,7 +625,7 @@ if not FAST:
         start_ray(cpus=2)
         ENGINES["two Ray actors"] = functools.partial(RayActors, actors=2)
     except Exception as problem:  # it is not installed, or nothing could be started here
-        say(f"*No Ray here ({str(problem)[:200]}). With the extra `systems` there is a third row: `functools.partial(RayActors, actors=2)` as the engine, and nothing else changed.*")
+        say(f"*No third row: {problem}. It would have `functools.partial(RayActors, actors=2)` as its engine, and nothing else changed.*")
 
 
 def digest_of_records(folder):
@@ -652,6 +655,12 @@ equal = all(len({row[what] for row in compared.values()}) == 1 for what in ("rec
 pictures.same_hashes(
     compared, ("records", "weights", "ledger"),
     title=f"{len(compared)} engines, {ROUNDS} rounds: {'equal bits in records, weights and ledger' if equal else 'something differs'}",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+say(
+    f"**What came out.** {'Every hash is the same for all engines' if equal else 'Some hashes differ'}. Seconds, the start of the workers included: "
+    + "; ".join(f"{name} {row['seconds']}" for name, row in compared.items()) + f". You predicted: {prediction_d or 'nothing'}."
 )  # fmt: skip
 
 # %% [markdown]
@@ -753,6 +762,7 @@ from course.systems.product import policy_pair
 from course.systems.run import plays_of
 from course.training import tool_agent
 
+print("two small policies are trained for this and for the last experiment; that takes a while")
 clone_policy, trained_policy = policy_pair(SEED, clone_steps=10, online_steps=1) if FAST else policy_pair(SEED)
 (play,) = plays_of(tool_agent.held_out(1, seed=SEED), 1, SEED)
 (SCRATCH / "log").mkdir()
@@ -771,7 +781,7 @@ for kept in tqdm(range(1, len(lines), 4 if FAST else 1), desc="cuts"):
     log.write_bytes(b"".join(lines[:kept]) + lines[kept][:9])
     resumed.append(played_with_log().content_hash == whole.content_hash)
 print(*(line.decode().strip()[:110] for line in lines[:9]), sep="\n")
-say(f"{len(lines)} lines of log; cut at {len(resumed)} of them, the episode went on to the same record {sum(resumed)} times.")
+say(f"A line is a checksum and an entry: the plan, a token with its number and probability, or a step of the environment. {len(lines)} lines of log; cut at {len(resumed)} of them, the episode went on to the same record {sum(resumed)} times.")
 
 # %% [markdown]
 # ### What a pool may do with its records
@@ -817,7 +827,7 @@ say(
 # %% [markdown]
 # {{card GradientGate}}
 #
-# Sampling is dear, so a batch is used for more than one update. At some point its gradient says no longer what a fresh batch would say. **Dynamic gradient gating** watches one number for that, the *increment*: how much the squared norm of the gradient of the language model's head has grown since the last update [D]. It is compared with the last increments that were committed:
+# Sampling is dear, so a batch is used for more than one update. At some point its gradient says no longer what a fresh batch would say. **Dynamic gradient gating** watches one number for that, the *increment*: how much the squared norm of the gradient of the language model's head has grown since the last use of the same batch [D]. (The first use of a batch has nothing before it: it is committed and the gate is not asked. The window goes on across batches.) The increment is compared with the last increments that were committed:
 #
 # $$Z=\frac{x-\bar x}{s},\qquad \bar x=\frac1n\sum_j x_j,\qquad s^2=\frac1n\sum_j(x_j-\bar x)^2,\qquad\text{commit}\iff Z\le z^\star .$$
 #
@@ -830,7 +840,7 @@ class GradientGate:
     """Which proposed updates are committed: GradientGate(window, threshold).decide(norm_increment) -> bool.
 
     window           int >= 1: how many committed increments are remembered; ValueError otherwise
-    threshold        number >= 0: greatest Z that is committed, in standard deviations; ValueError otherwise
+    threshold        finite number >= 0: greatest Z that is committed, in standard deviations; ValueError otherwise
     norm_increment   finite number, units of a squared gradient norm; ValueError otherwise, and the window stays as it is
     """
 
@@ -861,7 +871,7 @@ check(GradientGate)
 
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> Increments 1, 1, 1, then always 5. What does a gate do that lets rejected ones into its window? </details>
-# <details><summary>Hint 2: where to look</summary> <code>statistics.pstdev</code> divides by n. Multiplied by s, the condition has no division by 0: $x-\bar x\le z^\star s$. Mind rounding: the mean of three times 0.7 must be 0.7, which <code>sum(...) / 3</code> need not give and <code>statistics.mean</code> does. </details>
+# <details><summary>Hint 2: where to look</summary> <code>statistics.pstdev</code> divides by n. Multiplied by s, the condition has no division by 0: $x-\bar x\le z^\star s$. (For $s=0$ compare $x$ with $\bar x$ alone.) Mind rounding: the mean of three times 0.7 must be 0.7, which <code>sum(...) / 3</code> need not give and <code>statistics.mean</code> does. </details>
 # <details><summary>Hint 3: almost code</summary> Commit while there are fewer than <code>window</code>; otherwise compare; append and keep the last <code>window</code> only if committed. </details>
 
 # %% [markdown]
@@ -1067,7 +1077,7 @@ for increment, said in yours.asked:
     window = [*window, increment][-WINDOW:] if said else window
 pictures.gate_log(
     [increment for increment, _ in yours.asked], [said for _, said in yours.asked], bounds, y="growth of the squared gradient norm of the head",
-    title=f"Your gate was asked {len(yours.asked)} times and rejected {sum(not said for _, said in yours.asked)} proposals",
+    title=f"Your gate was asked {len(yours.asked)} times and rejected {sum(not said for _, said in yours.asked)} proposals (first uses are not asked)",
 )  # fmt: skip
 
 # %% tags=["experiment"]
@@ -1079,11 +1089,15 @@ def bill(ledger, name):
 say(
     f"**What came out.** Before training {before:.0%}. After {UPDATES} committed updates:\n\n| rule | rounds | rejected | sampled tokens | trained tokens | for rejected ones | quality |\n|---|---|---|---|---|---|---|\n"
     + "\n".join(
-        f"| {rule} | {len(ledger)} | {sum(e.round.decision == 'reject' for e in ledger)} | {tokens[rule]:,.0f} | {bill(ledger, 'trained_tokens')[0]:,.0f} | {bill(ledger, 'trained_tokens')[1]:,.0f} | {curve[-1][1]:.0%} |"
+        f"| {rule} | {len(ledger)} | {sum(e.round.decision == 'reject' for e in ledger)} | {tokens[rule]:,.0f} | {bill(ledger, 'trained_tokens')[0]:,.0f} | {bill(ledger, 'trained_tokens')[1]:,.0f} ({bill(ledger, 'trained_tokens')[1] / bill(ledger, 'trained_tokens')[0]:.0%}) | {curve[-1][1]:.0%} |"
         for rule, (ledger, curve) in made.items()
     )
-    + f"\n\nYou predicted: {prediction_f or 'nothing'}."
+    + f"\n\nOne seed, {len(held_out)} held-out episodes. You predicted: {prediction_f or 'nothing'}."
 )  # fmt: skip
+
+# %% [markdown]
+# Differences of ten points mean nothing here, and one seed ranks no rules. A gate lets a batch serve until its gradient is unusual, and that can be too often: where a fixed small number of uses does as well for as many tokens, the gate has not earned its place. It rejects what is *unusual*: where the norm falls inside a batch as a rule, a smaller fall is unusual, and some of the crosses lie
+# below 0.
 
 # %% [markdown]
 # Now the ledger of the gated run is attacked, in four ways, and *your* `verify_ledger` reads it. And the same run is made with a budget: in every component two fifths of what the run with fresh batches spent, and one worst case on top.
@@ -1116,12 +1130,12 @@ assert spent.fits(budget)
 say(
     "| the ledger | your verify_ledger | last hash |\n|---|---|---|\n" + "\n".join(f"| {name} | {verify_ledger(attacked)} | `{attacked[-1].hash[:10]}` |" for name, attacked in ATTACKS.items())
     + "\n\nThe last two hold together; only the last hash, kept elsewhere, tells them from the true one.\n\n"
-    + f"With the budget your `admit` let {len(within)} rounds start. Spent, of the budget: " + ", ".join(f"{name.replace('_', ' ')} {spent[name] / budget[name]:.0%}" for name in budget)
-    + ". The rest is what one more worst case would have needed."
+    + f"With the budget your `admit` let {len(within)} rounds start. Spent, of the budget: " + ", ".join(f"{name.replace('_', ' ')} {spent[name] / budget[name]:.0%}" for name in budget if spent[name])
+    + f". The next round did not begin, since its worst case would not have fitted into {' and '.join(name.replace('_', ' ') for name in BOUND if spent[name] + BOUND[name] > budget[name]) or 'anything more'}."
 )  # fmt: skip
 
 # %% [markdown]
-# **What the figures cannot show:** that the gate knows when reuse is harmful. It looks at one norm and compares it with the recent past; a policy that drifts slowly raises no alarm. Hold it against the fixed numbers in the table: where a few uses without any gate do as well, its window and threshold have not earned their place, and on another task they must be found anew. And a valid chain says that nobody altered the rounds, not that they say the truth: who writes lies into a ledger gets well-sealed lies.
+# **What the figures cannot show:** that the gate knows when reuse is harmful. It looks at one norm and compares it with the recent past; a policy that drifts slowly raises no alarm. Its window and threshold have to be found anew on another task. And a valid chain says that nobody altered the rounds, not that they say the truth: who writes lies into a ledger gets well-sealed lies.
 
 # %% [markdown]
 # ### Feedback is not credit
@@ -1143,13 +1157,13 @@ say(
         for event, credit in list(by_value.values())[:4]
     )
     + f"\n| {silent.kind} | {silent.value} | {', '.join(silent.observed)} | {silent.source}@{silent.version} | none: no rule is asked | none |\n\n"
-    + "Every token of an episode has the same target here, whichever of them was the mistake: that is the doing of the rule of credit, and not of the source."
+    + "Every token of an episode has the same target here, whichever of them was the mistake: that is the doing of the rule of credit, and not of the source. This rule standardises within a group of " + f"{reuse.GROUP_SIZE}" + ": a single episode that scored gets the same target whatever it scored, and a group of equal scores gets 0."
 )  # fmt: skip
 
 # %% [markdown]
 # ### A forecast is a guess
 #
-# Weights often move along few directions, so one can guess where they will be: NExt fits low-rank factors to differences of checkpoints and jumps ahead [D]. Nothing was sampled for the jump, and nothing verified. So it is a *proposal* like any other, a round with a bill (storage, decomposition, fit), and updates behind it, the **recovery**, are measured. And it needs a convention: singular vectors have no sign of their own. A forecast by
+# Weights often move along few directions, so one can guess where they will be: NExt fits low-rank factors to differences of checkpoints and jumps ahead [D]. Nothing that was sampled is learned from in the jump, and nothing is verified before it. So it is a *proposal* like any other, a round with a bill (storage, decomposition, fit), and updates behind it, the **recovery**, are measured. And it needs a convention: singular vectors have no sign of their own. A forecast by
 # projectors $uu^\top$ doesn't depend on the choice; one by the factors $u$, $v$ does, unless a convention is declared.
 
 # %% tags=["experiment"]
@@ -1181,7 +1195,7 @@ pictures.saved(
         f"a jump in place of {replaced} rounds, then recovery": {"x": [TRAINED, TRAINED + 1, TRAINED + 1 + RECOVERY], "y": [q["trained"], q["jumped"], q["recovered"]]},
     },
     x="rounds that were made", y="share of actions that are run",
-    title=f"The jump: quality {q['trained']:.0%} to {q['jumped']:.0%}, after recovery {q['recovered']:.0%}; the rounds it replaced, made: {q['long']:.0%}",
+    title=f"Quality {q['trained']:.0%} before the jump, {q['jumped']:.0%} after it, {q['recovered']:.0%} after recovery; with the {replaced} rounds made instead {q['long']:.0%}",
 )  # fmt: skip
 
 # %% tags=["experiment"]
@@ -1190,6 +1204,69 @@ say(
     f"The other sign in one decomposition changes the projector forecast by {moved_projector:.1e} and the forecast by factors by {moved_signed:.2f} (norm). The jump saves {saved_tokens:.0%} of the sampled tokens; it needs "
     f"{jump.cost['jumping']['stored_bytes'] / 1e6:.1f} MB of checkpoints and {jump.cost['jumping']['fit_flops'] / 1e6:.0f} million operations. One run of one seed shows how such a jump is booked, not whether it pays."
 )
+
+# %% [markdown]
+# {{card test_vtrace}}
+#
+# **Bug hunt.** A wrong V-trace raises no error and stops no training: the policy learns, only something else or slower. So it is held against numbers that are known before.
+#
+# Write a test that gets *some* implementation of `vtrace` with the arguments of 6.1 and raises if it is wrong. It will meet right and wrong ones in a secret order; rejecting a right one scores 0. Wrong ones turn the ratio over; forget the bootstrap; take a truncation for a termination, or a termination for a truncation; carry the trace over a cut, take the next
+# episode's value there, or use `next_values` a step too late; clip $\rho$ at $\bar c$, $c$ at $\bar\rho$, or both; leave the ratios of the advantages unclipped, or clip them at another bound than `pg_rho_bar`; make the advantage of $V_{t+1}$ where $v_{t+1}$ belongs, or take $v_t-V_t$ for it; leave the discount or $\lambda$ out of the trace, or $\lambda$ out of the advantage
+# only; let a gradient through the ratios or the values; or stop the loop before the first column.
+#
+# Right ones do what 6.1 says, for inputs that 6.1 allows, and differ in the last digits: compare with a tolerance. Run it on your own first: it must pass.
+
+# %% ng="solution:test_vtrace"
+def test_vtrace(vtrace):
+    """Raise if `vtrace` is not a right vtrace(behaviour_logp, target_logp, rewards, values, discounts, bootstrap, ...); return None if it is."""
+    ### BEGIN SOLUTION
+    generator = torch.Generator().manual_seed(611)
+    mu, pi, r, v, g, n = torch.randn(6, 5, 7, generator=generator, dtype=torch.float64)
+    mu, pi, g = mu - 3, pi - 3, 0.6 + 0.3 * torch.sigmoid(g)
+    last = torch.tensor([1.5, -2.0, 0.7, 3.0, -1.0], dtype=torch.float64)
+    for row, step in ((0, 2), (1, 6), (2, 0), (4, 3)):
+        g[row, step] = 0.0  # terminated
+    cuts = torch.full_like(v, math.nan)
+    for row, step in ((0, 4), (1, 1), (2, 6), (3, 0), (3, 3)):
+        cuts[row, step] = n[row, step]
+
+    def by_hand(rho_bar=1.0, c_bar=1.0, pg_rho_bar=None, lambda_=1.0, next_values=None):
+        targets, advantages = v.clone(), torch.zeros_like(v)
+        for row in range(5):
+            error, following = 0.0, float(last[row])
+            for t in reversed(range(7)):
+                cut = next_values is not None and not math.isnan(next_values[row, t])
+                if cut:
+                    error, following = 0.0, float(next_values[row, t])
+                w = math.exp(pi[row, t] - mu[row, t])
+                carried = float(g[row, t]) * lambda_ * error
+                one_step = float(r[row, t] + g[row, t] * following - v[row, t])
+                advantages[row, t] = min(w, rho_bar if pg_rho_bar is None else pg_rho_bar) * (one_step + carried)
+                error = min(w, rho_bar) * one_step + min(w, c_bar) * carried
+                targets[row, t] += error
+                following = float(v[row, t])
+        return targets, advantages
+
+    for options in (
+        {}, {"next_values": cuts}, {"rho_bar": 2.0, "c_bar": 0.7}, {"rho_bar": 1.5, "c_bar": 0.8, "pg_rho_bar": 0.6, "next_values": cuts},
+        {"rho_bar": 1.2, "pg_rho_bar": 2.5, "lambda_": 0.6}, {"lambda_": 0.7, "next_values": cuts}, {"rho_bar": math.inf, "c_bar": 1.5, "lambda_": 0.0},
+    ):  # fmt: skip
+        got = vtrace(mu.clone(), pi.clone(), r.clone(), v.clone(), g.clone(), last.clone(), **options)
+        for name, one, other in zip(("vs", "advantages"), got, by_hand(**options), strict=True):
+            assert torch.allclose(one.double(), other, rtol=1e-6, atol=1e-8), f"{name} with {options}"
+    leaves = [x.clone().requires_grad_() for x in (mu, pi, v, last)]
+    for result in vtrace(leaves[0], leaves[1], r, leaves[2], g, leaves[3], rho_bar=3.0, c_bar=3.0, next_values=cuts):
+        assert not result.requires_grad, "targets and advantages are constants"
+    ### END SOLUTION
+
+
+# %% ng="test:test_vtrace"
+check(test_vtrace)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> With which inputs does each fault in the list change nothing? With $\gamma=1$ a forgotten discount is invisible, on equal policies every bound. </details>
+# <details><summary>Hint 2: where to look</summary> Rows of several episodes, ends and cuts in the middle; ratios on both sides of three different bounds; discounts and lambda below 1 and different; a bootstrap and cut values that are not 0. And leaves with <code>requires_grad_()</code>, for the last kind. </details>
+# <details><summary>Hint 3: almost code</summary> Compute both results for small rows with plain loops over floats; compare for half a dozen settings of the options with <code>torch.allclose</code>; then <code>assert not result.requires_grad</code>. </details>
 
 # %% [markdown]
 # ## Part E · Exit test: where did the improvement come from?
@@ -1266,7 +1343,7 @@ check(attribute)
 # | router | some tasks, by lot, may take more actions | those that a learned router picks, as many |
 # | search | one attempt | the best of four |
 #
-# In a **mystery** each switch is connected, or a placebo that does nothing; a seed has decided. All 32 settings are run, sixteen times each, on tasks drawn anew, and *your* `attribute` reads the outcomes.
+# In a **mystery** each switch is connected, or a placebo that does nothing; a seed has decided. All 32 settings are evaluated, `RUNS` times each, on tasks drawn anew from attempts that were made once beforehand, and *your* `attribute` reads the outcomes.
 #
 # **Predict before you run:** choosing needs something to choose from. Which interaction do you expect, if both its switches are connected? And how many of the effects that are exactly 0 will have an interval without 0 in it?
 
@@ -1290,9 +1367,10 @@ for run_of_cell in mystery.runs:
     by_cell.setdefault(tuple(run_of_cell.levels.values()), []).append(run_of_cell.outcome)
 old, new = (statistics.mean(by_cell[(level,) * len(FACTORS)]) for level in (-1, 1))
 named = causes(found)
+large = [name.replace(":", " × ") for name in named if abs(found[name].estimate) >= MATTERS]
 pictures.attribution(
-    found, mystery.causes, x=f"half of the change in the share of right answers, 95 % interval (star: truly at least {MATTERS:g})",
-    title=f"All old {old:.0%}, all new {new:.0%}; your attribute names {', '.join(name.replace(':', ' × ') for name in named) or 'no cause'}",
+    found, mystery.causes, x=f"half of the change in the share right, 95 % interval (star: truly at least {MATTERS:g})",
+    title=f"All old {old:.0%}, all new {new:.0%}; largest causes by your attribute: {', '.join(large[:3]) or 'none'}{f' and {len(large) - 3} more' if len(large) > 3 else ''}",
 )  # fmt: skip
 
 # %% tags=["experiment"]
@@ -1309,6 +1387,8 @@ say(
 )  # fmt: skip
 
 # %% [markdown]
+# A name without a star is no error unless its true effect is exactly 0: the effect may be real and small. Where reward and search are both connected, look at their interaction: with one attempt there is nothing to choose from, so the reward has no effect of its own; its estimate is half of what it does with four, and so is the interaction's.
+#
 # "The new model" is the actor alone. Evaluate it by itself (fixed tools, one attempt, no router) and the system as it is used, and report both: a product can get better while its policy stays as it was [I].
 #
 # **What the figure cannot show:** interactions of three and more, which the model leaves to the noise; factors that nobody varied; and other levels than the two that were tried. With fifteen intervals of 95 % one may exclude 0 by chance, so an effect that nobody expected is measured again before it is believed.

@@ -10,7 +10,7 @@ import torch
 
 from autograder.bans import copies_reference, veto, veto_of_function
 from autograder.checks import level6 as visible
-from autograder.draw import Draw
+from autograder.draw import Draw, anonymous_source
 from autograder.framework import Direct
 from autograder.hidden import level6 as hidden
 from autograder.inside import codec, drivers
@@ -26,7 +26,7 @@ EXERCISES = [exercise.function for exercise in LEVEL.exercises]
 GRADED = ("L6.01", "L6.02", "L6.03", "L6.04", "L6.05", "L6.06", "L6.07", "L6.08", "L6.17")
 POINTS = {
     "vtrace": 12, "effective_sample_size": 4, "staleness_report": 6, "balanced_batch": 6, "policy_stamp": 6, "attempt_annotations": 6,
-    "GradientGate": 8, "append_round": 8, "verify_ledger": 6, "admit": 4, "attribute": 14,
+    "GradientGate": 8, "append_round": 8, "verify_ledger": 6, "admit": 4, "test_vtrace": 8, "attribute": 14,
 }  # fmt: skip
 
 
@@ -179,6 +179,46 @@ def test_the_fixed_point_is_the_value_of_the_policy_that_the_bound_allows():
             value = sum(a / sum(allowed) * r for a, r in zip(allowed, rewards)) / (1 - 0.8)
             mean = sum(m * min(rho_bar, p / m) * (r + 0.8 * value - value) for m, p, r in zip(mu, pi, rewards))
             assert mean == pytest.approx(0.0, abs=1e-12)
+
+
+# ---------------------------------------------------------------- the bug hunt
+
+
+@pytest.mark.parametrize("answer", [lambda vtrace: None, lambda vtrace: 1 / 0])
+def test_a_bug_hunt_with_one_answer_for_all_earns_nothing(answer):
+    verdicts = judge(LEVEL, "test_vtrace", lambda _: Direct("test_vtrace", answer), 3, hidden=True)
+    assert sum(v.points for v in verdicts) == 0
+
+
+FAULTS = (
+    visible.corrects_nothing, visible.turns_ratios_over, visible.ends_in_nothing, visible.takes_cuts_for_ends, visible.takes_ends_for_cuts,
+    hidden.runs_on_over_cuts, hidden.takes_the_next_episode_s_value, hidden.takes_the_value_a_step_late, hidden.rho_under_c_bar,
+    hidden.c_under_rho_bar, hidden.exchanges_bounds, hidden.advantages_at_full_ratio, hidden.one_bound_of_two,
+    hidden.one_where_none_is_given, hidden.looks_at_v_only, hidden.looks_at_its_own_target, hidden.carries_without_discount,
+    hidden.carries_without_lambda, hidden.lambda_in_targets_only, hidden.learns_through_ratios, hidden.learns_through_values,
+    hidden.stops_before_the_first,
+)  # fmt: skip
+
+
+def test_right_candidates_agree_with_the_checks_and_planted_faults_do_not():
+    checks = LEVEL.checks_of("vtrace")
+    for candidate in visible.RIGHT:
+        assert [check.name for check in checks if run_check(check, Direct("vtrace", candidate), 21)] == []
+    for fault in FAULTS:
+        assert any(run_check(check, Direct("vtrace", fault), 21) for check in checks), fault.__name__
+
+
+def test_a_candidate_of_the_hunt_travels_as_source():
+    """Each planted function is whole in its source, with its defaults, and nothing in it says what its fault is."""
+    given = visible.stale_rows(Draw(12, "travels"))
+    cuts = torch.full_like(given[3], math.nan)
+    cuts[0, 2] = 1.0
+    for function in (*visible.RIGHT, *FAULTS):
+        source = anonymous_source(function)
+        assert "hole" not in source and function.__name__ not in source
+        for options in ({}, {"next_values": cuts, "lambda_": 0.5}):
+            for got, wanted in zip(codec.Candidate(source)(*given, **options), function(*given, **options)):
+                assert torch.equal(got, wanted)
 
 
 # ---------------------------------------------------------------- drivers: what leaves the sandbox is data, whatever came
