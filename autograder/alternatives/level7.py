@@ -282,7 +282,84 @@ def quantity_by_quantity(table):
     return found
 
 
-# ---------------------------------------------------------------- 7.8 audit_report
+# ---------------------------------------------------------------- 7.8 test_read_number
+
+
+@alternative(of="test_read_number")
+def puts_sentences_together(read_number):
+    """Sentences from parts, so that what must be read is known; then each of them spoiled."""
+    amounts = [
+        ("3", 3),
+        ("38.1", 38.1),
+        ("256,000", 256_000),
+        ("1,234,567", 1_234_567),
+        ("2.5 million", 2.5e6),
+        ("40 thousand", 40_000),
+    ]
+    conditions = {"with 1,000 samples": ("budget", "1,000 samples"), "against GPT-3 of 175B": ("comparator", "GPT-3 of 175B")}
+    conditions["adjusted for length"] = ("adjusted", True)
+    for n, (written, value) in enumerate(amounts):
+        for unit, whose in (("% of tasks", ""), ("points", ""), ("% of the human rate", "human"), ("tokens", "")):
+            for verb, sign in (("reaches", 1), ("loses", -1)):
+                for on in ("", "AIME 2024"):
+                    for chosen in ([], list(conditions), list(conditions)[::-1], [list(conditions)[n % 3]]):
+                        said = [c for c in chosen if not (whose and c.startswith("against"))]
+                        text = ", ".join([f"On {on}"] * bool(on) + [f"o1 {verb} {written} {unit}", *said]) + "."
+                        wanted = {"unit": unit, "benchmark": on, "budget": "", "comparator": whose, "adjusted": False}
+                        wanted |= dict(conditions[c] for c in said)
+                        got = vars(read_number(text)).copy()
+                        assert abs(got.pop("value") - sign * value) < 1e-6 * value, text
+                        assert got == wanted, text
+                        spoiled = [text[:-1], text[:-1] + ", by far.", text[:-1] + ", with ."]
+                        spoiled += [f"{text[:-1]}, {c}, {c}." for c in conditions]
+                        for bad in spoiled:
+                            try:
+                                read_number(bad)
+                            except ValueError:
+                                continue
+                            raise AssertionError(f"not refused: {bad}")
+    for bad in (
+        "CUA reaches 3 %.",
+        "CUA uses 1,23 tokens.",
+        "CUA uses 1234,567 tokens.",
+        "CUA wins 3 % of the human rate, against SFT.",
+    ):
+        try:
+            read_number(bad)
+        except ValueError:
+            continue
+        raise AssertionError(f"not refused: {bad}")
+
+
+@alternative(of="test_read_number")
+def reads_a_short_list(read_number):
+    known = {
+        "On AIME 2024, o1 solves 93.5 % of problems, with 1,000 samples, against GPT-3, adjusted for length.":
+            (93.5, "% of problems", "AIME 2024", "1,000 samples", "GPT-3", True),
+        "The stage uses 256,000 episodes.": (256_000, "episodes", "", "", "", False),
+        "The stage uses 1.5 million tokens, adjusted for length, with 2 nodes.": (1_500_000, "tokens", "", "2 nodes", "", True),
+        "On OSWorld, Vega loses 4 points, against SFT.": (-4, "points", "OSWorld", "", "SFT", False),
+        "CUA reaches 93 % of the human rate.": (93, "% of the human rate", "", "", "human", False),
+    }  # fmt: skip
+    for text, (value, *rest) in known.items():
+        got = read_number(text)
+        same = [got.unit, got.benchmark, got.budget, got.comparator, got.adjusted] == rest
+        if not same or round(got.value - value, 6) != 0:
+            raise AssertionError(f"{text}: {got}")
+    refused = 0
+    bad = (
+        "CUA reaches 3 % of tasks", "CUA reaches 3 %.", "CUA uses 1,2345 tokens.", "CUA reaches 3 points, on weekdays.",
+        "CUA reaches 3 points, against SFT, against GPT-3.", "CUA reaches 3 points, with .",
+    )  # fmt: skip
+    for text in bad:
+        try:
+            read_number(text)
+        except ValueError:
+            refused += 1
+    assert refused == len(bad)
+
+
+# ---------------------------------------------------------------- 7.9 audit_report
 
 
 def answer_of(id, *, unknown_rows=True):
@@ -335,7 +412,7 @@ def read_by_a_person():
     }
 
 
-# ---------------------------------------------------------------- 7.9 audit_run
+# ---------------------------------------------------------------- 7.10 audit_run
 
 
 def a_run(rounds=3):

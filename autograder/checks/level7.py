@@ -7,8 +7,9 @@ they are judged row by row, and each wrong row is told what in the text speaks a
 import json
 from itertools import product
 
+from autograder.checks.level4 import written
 from autograder.checks.level5 import differ, is_number
-from autograder.framework import CheckFailed, Exercise, invariant
+from autograder.framework import CheckFailed, Exercise, expect_verdicts, invariant
 from course.evidence.checklist import CHECKLIST, checklist, example_run, read_export
 from course.evidence.excerpt import CLAIMED, EXCERPT, TRUTH
 from course.evidence.lint import REASONS
@@ -23,8 +24,9 @@ EXERCISES = (
     Exercise("lore", "7.5", "Lore, and what refutes it", 25, 2, ("REFUTES", "correction")),
     Exercise("claims_table", "7.6", "Disclosed, inferred, unknown", 20, 2, ("TRUTH",)),
     Exercise("conflicts", "7.7", "Where sources disagree", 15, 2),
-    Exercise("audit_report", "7.8", "Exit: an unseen report", 40, 4, ("truth", "planted", "course.evidence.lint.over_claims")),
-    Exercise("audit_run", "7.9", "Exit: your own run", 20, 3, ("checklist", "example_run")),
+    Exercise("test_read_number", "7.8", "Bug hunt: a number that lost its conditions", 25, 3),
+    Exercise("audit_report", "7.9", "Exit: an unseen report", 40, 4, ("truth", "planted", "course.evidence.lint.over_claims")),
+    Exercise("audit_run", "7.10", "Exit: your own run", 20, 3, ("checklist", "example_run")),
 )
 
 
@@ -130,8 +132,8 @@ def a_count_keeps_its_unit(read_number, draw):
     for unit in draw.shuffled(COUNTS)[:5]:
         value = draw.number(1_000, 9_999_999)
         number = wanted_number(value, unit)
-        for written in (f"{value:,}", str(value)):
-            cases.append((sentence_of(number, who="The PPO stage", verb="uses", written=written), number))
+        for spelled in (f"{value:,}", str(value)):
+            cases.append((sentence_of(number, who="The PPO stage", verb="uses", written=spelled), number))
         for scale, factor in (("thousand", 10**3), ("million", 10**6), ("billion", 10**9)):
             digits = draw.number(11, 99) * 10 + draw.number(1, 10)  # no 0 at the end
             number = wanted_number(digits * factor // 100, unit)
@@ -547,7 +549,191 @@ def what_is_no_conflict(conflicts, draw):
     expect_disagreements(conflicts, draw.shuffled(cases))
 
 
-# ---------------------------------------------------------------- 7.8 audit_report
+# ---------------------------------------------------------------- 7.8 test_read_number
+# The functions that a student's test is given. Only their source travels.
+
+
+def _reported(text, hole=""):
+    """A right reader, or one with a hole of choice; `written` makes of it the function that a test is given."""
+    import re
+
+    from course.evidence.numbers import Reported
+
+    verbs = "reaches|scores|wins|solves|gains|loses|uses|costs"
+    sentence = text.strip()
+    if hole != "no full stop" and not sentence.endswith("."):
+        raise ValueError("a sentence ends in a full stop")
+    first, *parts = sentence.removesuffix(".").split(", ")
+    benchmark = ""
+    if first.startswith("On ") and parts:
+        benchmark, first = first[3:], parts.pop(0)
+        if not benchmark.strip():
+            raise ValueError("no benchmark after On")
+    digits = r"[0-9,]*[0-9]" if hole == "any commas" else r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+"
+    found = re.fullmatch(rf"(\S.*?) ({verbs}) ({digits})(\.[0-9]+)?(?: (thousand|million|billion))? (\S.*)", first)
+    if not found or any(re.search(rf"(^| )({verbs})( |$)", words) for words in (benchmark, found[1], found[6], *parts)):
+        raise ValueError("one verb, with a system before it and a number and a unit behind it")
+    verb, count, decimals, scale, unit = found.groups()[1:]
+    if hole != "percent of nothing" and unit.startswith("%") and not re.match(r"% of \S", unit):
+        raise ValueError("percent of what?")
+    count = count.split(",")[0] if hole == "first thousands" else count.replace(",", "")
+    value = float(count + decimals) if decimals and hole != "whole numbers" else int(count)
+    if hole == "first number":
+        value = int(re.search(r"\d+", text)[0])
+    if scale and hole != "no scale":
+        value = value * {"thousand": 10**3, "million": 10**6, "billion": 10**9}[scale]
+    if verb == "loses" and hole != "no sign":
+        value = -value
+    if hole == "fractions" and unit.startswith("%"):
+        value = value / 100
+    said = {}
+    share = re.fullmatch(r"% of the (.+) rate", unit)
+    if share and hole != "no relative":
+        said["comparator"] = share[1]
+    for place, part in enumerate(parts):
+        if part == "adjusted for length":
+            name, what = "adjusted", True
+        elif part.startswith("with "):
+            name, what = "budget", part[5:]
+        elif part.startswith("against "):
+            name, what = "comparator", part[8:]
+        elif hole == "any condition":
+            continue
+        else:
+            raise ValueError("no such condition")
+        if hole != "twice" and name in said:
+            raise ValueError("a condition is given once")
+        if hole != "empty" and what is not True and not what.strip():
+            raise ValueError("a condition has words")
+        if hole == "one order" and name == "budget" and place:
+            raise ValueError("the budget comes first")
+        if hole == "budget to the comma" and name == "budget":
+            what = what.split(",")[0]
+        said[name] = what
+    if hole == "never adjusted":
+        said.pop("adjusted", None)
+    if hole == "one sample":
+        said.setdefault("budget", "1 sample")
+    if hole == "no benchmark":
+        benchmark = ""
+    return Reported(value, unit, benchmark, **said)
+
+
+def number_by_one_pattern(text):
+    import re
+
+    from course.evidence.numbers import Reported
+
+    verbs = ("reaches", "scores", "wins", "solves", "gains", "loses", "uses", "costs")
+    words = rf"(?:(?!, |(?<!\S)(?:{'|'.join(verbs)})(?=\s|, |\.$)).)+"
+    clause = re.compile(
+        rf"(?:On (?=\S)(?P<on>{words}), )?(?=\S)(?P<who>{words}) (?P<verb>{'|'.join(verbs)}) "
+        rf"(?P<n>[0-9]{{1,3}}(?:,[0-9]{{3}})+|[0-9]+)(?P<frac>\.[0-9]+)?(?: (?P<scale>thousand|million|billion))? "
+        rf"(?P<unit>(?!%(?! of \S))(?=\S){words})(?P<rest>(?:, {words})*)\."
+    )
+    found = clause.fullmatch(text.strip())
+    if found is None:
+        raise ValueError("not a sentence of the grammar")
+    number = found["n"].replace(",", "") + (found["frac"] or "")
+    value = (float(number) if found["frac"] else int(number)) * 10 ** {"thousand": 3, "million": 6, "billion": 9}.get(
+        found["scale"], 0
+    )
+    budget = comparator = None
+    adjusted = False
+    whose = re.fullmatch("% of the (.+) rate", found["unit"])
+    if whose:
+        comparator = whose.group(1)
+    for part in found["rest"].split(", ")[1:]:
+        opening, _, said = part.partition(" ")
+        if part == "adjusted for length" and not adjusted:
+            adjusted = True
+        elif opening == "with" and said.strip() and budget is None:
+            budget = said
+        elif opening == "against" and said.strip() and comparator is None:
+            comparator = said
+        else:
+            raise ValueError(f"{part!r} does not belong here")
+    sign = -1 if found["verb"] == "loses" else 1
+    return Reported(sign * value, found["unit"], found["on"] or "", budget or "", comparator or "", adjusted)
+
+
+def number_from_the_verb_outwards(text):
+    from fractions import Fraction
+
+    from course.evidence import numbers
+
+    text = text.strip()
+    if text[-1:] != ".":
+        raise ValueError("it must end in a full stop")
+    parts = [part.split(" ") for part in text[:-1].split(", ")]
+    on = ""
+    if parts[0][0] == "On" and len(parts) > 1:
+        on = " ".join(parts.pop(0)[1:])
+        if not on.strip():
+            raise ValueError("On what?")
+    verbs = [word for part in (on.split(" "), *parts) for word in part if word in numbers.VERBS]
+    words = parts.pop(0)
+    if len(verbs) != 1 or verbs[0] not in words[1:-2] or not words[0]:
+        raise ValueError("one verb is needed, with a system on its left, a number and a unit on its right")
+    place = words.index(verbs[0])
+    number, rest = words[place + 1], words[place + 2 :]
+    count, dot, decimals = number.partition(".")
+    groups = count.split(",")
+    plain = all(group.isascii() and group.isdigit() for group in (*groups, *([decimals] if dot else [])))
+    if not plain or (len(groups) > 1 and not (len(groups[0]) <= 3 and all(len(group) == 3 for group in groups[1:]))):
+        raise ValueError(f"{number} is no number")
+    value = Fraction("".join(groups) + dot + decimals)
+    if rest[0] in numbers.SCALES and len(rest) > 1:
+        value *= numbers.SCALES[rest.pop(0)]
+    value = float(value) if dot else int(value)
+    unit = " ".join(rest)
+    if not rest[0] or (rest[0][0] == "%" and (rest[:2] != ["%", "of"] or not "".join(rest[2:3]))):
+        raise ValueError("a number of what?")
+    given = {}
+    if rest[:3] == ["%", "of", "the"] and rest[-1] == "rate" and len(rest) > 4:
+        given["comparator"] = " ".join(rest[3:-1])
+    for part in parts:
+        name = {"with": "budget", "against": "comparator"}.get(part[0], "adjusted")
+        said = True if name == "adjusted" else " ".join(part[1:])
+        if name in given or (name == "adjusted" and part != ["adjusted", "for", "length"]) or not (said is True or said.strip()):
+            raise ValueError(f"{' '.join(part)!r} is no condition, or the second of its kind")
+        given[name] = said
+    return numbers.Reported(-value if verbs == ["loses"] else value, unit, benchmark=on, **given)
+
+
+def reads_nothing(text):
+    from course.evidence.numbers import Reported
+
+    return Reported(1, "points")
+
+
+plain_number = written("plain_number", of=_reported)
+RIGHT = (plain_number, number_by_one_pattern, number_from_the_verb_outwards)
+stops_at_the_thousands = written("stops_at_the_thousands", "first thousands", of=_reported)
+skips_scales = written("skips_scales", "no scale", of=_reported)
+gains_what_is_lost = written("gains_what_is_lost", "no sign", of=_reported)
+never_adjusted = written("never_adjusted", "never adjusted", of=_reported)
+
+
+@invariant("L7.03", points=1, anchor=True)
+def the_test_accepts_every_right_reader(test_read_number, draw):
+    """Right functions, written in different ways, pass your test; one that reads the same in every sentence does not."""
+    expect_verdicts(test_read_number, draw, RIGHT, [reads_nothing])
+
+
+@invariant("L7.03", points=1)
+def the_test_finds_wrong_sizes(test_read_number, draw):
+    """Your test finds the function for which 256,000 are 256, and the one for which 1.5 million are 1.5."""
+    expect_verdicts(test_read_number, draw, RIGHT[:2], [stops_at_the_thousands, skips_scales])
+
+
+@invariant("L7.03", points=1)
+def the_test_finds_a_lost_sign_and_a_lost_adjustment(test_read_number, draw):
+    """Your test finds the function for which a loss is a gain, and the one that drops "adjusted for length"."""
+    expect_verdicts(test_read_number, draw, RIGHT[1:], [gains_what_is_lost, never_adjusted])
+
+
+# ---------------------------------------------------------------- 7.9 audit_report
 
 
 def reported(audit_report):
@@ -643,7 +829,7 @@ def unknowns_are_listed(audit_report, draw):
         differ(f"the unknowns of {report.id}", "what the report doesn't say", "nothing")
 
 
-# ---------------------------------------------------------------- 7.9 audit_run
+# ---------------------------------------------------------------- 7.10 audit_run
 
 
 def exported(audit_run):

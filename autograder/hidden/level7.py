@@ -1,6 +1,7 @@
 """Level 7: what only grading looks at. The rows of data cells that the notebook doesn't judge, and the corners of the grammars."""
 
 from autograder.checks import level7 as visible
+from autograder.checks.level4 import written
 from autograder.checks.level7 import (
     COUNTS,
     NAMES,
@@ -14,7 +15,7 @@ from autograder.checks.level7 import (
     text_of,
     wanted_number,
 )
-from autograder.framework import CheckFailed, invariant
+from autograder.framework import CheckFailed, expect_verdicts, invariant
 
 # ---------------------------------------------------------------- 7.1 read_number
 
@@ -236,7 +237,46 @@ def among_many_claims(conflicts, draw):
     visible.expect_disagreements(conflicts, cases)
 
 
-# ---------------------------------------------------------------- 7.8 audit_report
+# ---------------------------------------------------------------- 7.8 planted faults of the bug hunt
+
+
+compared_with_nobody = written("compared_with_nobody", "no relative", of=visible._reported)
+half_a_budget = written("half_a_budget", "budget to the comma", of=visible._reported)
+one_sample_if_unsaid = written("one_sample_if_unsaid", "one sample", of=visible._reported)
+on_no_benchmark = written("on_no_benchmark", "no benchmark", of=visible._reported)
+budget_first_only = written("budget_first_only", "one order", of=visible._reported)
+the_first_of_all_numbers = written("the_first_of_all_numbers", "first number", of=visible._reported)
+percent_as_fractions = written("percent_as_fractions", "fractions", of=visible._reported)
+without_decimals = written("without_decimals", "whole numbers", of=visible._reported)
+unfinished_sentences = written("unfinished_sentences", "no full stop", of=visible._reported)
+percent_of_nothing = written("percent_of_nothing", "percent of nothing", of=visible._reported)
+commas_anywhere = written("commas_anywhere", "any commas", of=visible._reported)
+skips_strange_conditions = written("skips_strange_conditions", "any condition", of=visible._reported)
+the_last_of_two = written("the_last_of_two", "twice", of=visible._reported)
+with_nothing = written("with_nothing", "empty", of=visible._reported)
+
+
+@invariant("L7.03", points=1, hidden=True)
+def the_test_finds_lost_conditions(test_read_number, draw):
+    """Your test finds the functions that lose a comparator, a benchmark or half a budget, invent one sample, or know one order only."""
+    wrong = [compared_with_nobody, half_a_budget, one_sample_if_unsaid, on_no_benchmark, budget_first_only]
+    expect_verdicts(test_read_number, draw, visible.RIGHT[:2], wrong)
+
+
+@invariant("L7.03", points=1, hidden=True)
+def the_test_finds_other_numbers(test_read_number, draw):
+    """Your test finds the functions that take a year for the result, 0.71 for 71 %, or 38 for 38.1."""
+    expect_verdicts(test_read_number, draw, visible.RIGHT[1:], [the_first_of_all_numbers, percent_as_fractions, without_decimals])
+
+
+@invariant("L7.03", points=1, hidden=True)
+def the_test_finds_what_should_be_refused(test_read_number, draw):
+    """Your test finds the functions that read a text without a full stop, a % of nothing, 1,2345, a condition twice, empty or of no kind."""
+    wrong = [unfinished_sentences, percent_of_nothing, commas_anywhere, skips_strange_conditions, the_last_of_two, with_nothing]
+    expect_verdicts(test_read_number, draw, visible.RIGHT[::2], wrong)
+
+
+# ---------------------------------------------------------------- 7.9 audit_report
 
 
 @invariant("L7.07", points=1, hidden=True)
@@ -330,7 +370,7 @@ def no_honest_line_is_accused(audit_report, draw):
         )
 
 
-# ---------------------------------------------------------------- 7.9 audit_run
+# ---------------------------------------------------------------- 7.10 audit_run
 
 
 @invariant("L7.07", points=3, hidden=True)

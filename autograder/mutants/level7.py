@@ -568,7 +568,107 @@ def each_value_once(table):
     )
 
 
-# ---------------------------------------------------------------- 7.8 audit_report
+# ---------------------------------------------------------------- 7.8 test_read_number
+
+
+def _examples(read_number, *texts):
+    for text in texts:
+        got, wanted = read_number(text), right_reading(text)
+        assert abs(got.value - wanted.value) <= 1e-9 * abs(wanted.value) and replace(got, value=0) == replace(wanted, value=0)
+
+
+def _refusals(read_number, *texts):
+    for text in texts:
+        try:
+            read_number(text)
+        except ValueError:
+            continue
+        raise AssertionError(text)
+
+
+GOOD = (
+    "On OSWorld, CUA reaches 38.1 % of tasks.", "The stage uses 256,000 episodes.", "The stage uses 1.5 million tokens.", "Vega-3 loses 4 points.",
+    "RLAIF wins 59 % of comparisons, against SFT, with 1,000 samples, adjusted for length.", "The agent reaches 93 % of the human rate.",
+    "On AIME 2024, o1 solves 93 % of problems, adjusted for length, with 1 sample.",
+)  # fmt: skip
+BAD = (
+    "CUA reaches 38 % of tasks", "CUA reaches 38 %.", "The stage uses 1,23 prompts.", "CUA reaches 38 % of tasks, on weekdays.",
+    "CUA reaches 38 % of tasks, with 1 sample, with 2 samples.", "CUA reaches 38 % of tasks, with .",
+)  # fmt: skip
+
+
+@mutant(of="test_read_number", kills="L7.03")
+def reads_and_compares_nothing(read_number):
+    """This looks like a test that calls the function and compares nothing: it accepts whatever comes."""
+    for text in GOOD:
+        read_number(text)
+
+
+@mutant(of="test_read_number", kills="L7.03")
+def believes_no_reader(read_number):
+    """This looks like a test that rejects right functions too."""
+    raise AssertionError("nobody can read that")
+
+
+@mutant(of="test_read_number", kills="L7.03")
+def answers_with_its_verdict(read_number):
+    """This looks like a verdict that is returned: a test raises where something is wrong."""
+    return read_number(GOOD[0]).value == 38.1
+
+
+@mutant(of="test_read_number", kills="L7.03")
+def the_value_alone(read_number):
+    """This looks like a test of value and unit alone: the conditions are what makes a number one of something."""
+    for text in GOOD:
+        got, wanted = read_number(text), right_reading(text)
+        assert (round(got.value, 6), got.unit) == (round(wanted.value, 6), wanted.unit)
+    _refusals(read_number, *BAD)
+
+
+@mutant(of="test_read_number", kills="L7.03")
+def good_sentences_only(read_number):
+    """This looks like sentences of the grammar alone: what lies outside must be refused, and that is not tried."""
+    _examples(read_number, *GOOD)
+
+
+@mutant(of="test_read_number", kills="L7.03")
+def one_plain_sentence(read_number):
+    """This looks like one plain sentence: commas, scales, losses and conditions are in others."""
+    _examples(read_number, GOOD[0])
+    _refusals(read_number, *BAD)
+
+
+@mutant(of="test_read_number", kills="L7.03")
+def no_shares_of_a_rate(read_number):
+    """This looks like a test without a share of somebody's rate: its comparator stands in the unit."""
+    _examples(read_number, *(text for text in GOOD if "rate" not in text))
+    _refusals(read_number, *BAD)
+
+
+@mutant(of="test_read_number", kills="L7.03")
+def wants_fractions(read_number):
+    """This looks like a test that expects 0.38 for 38 %: percent stay percent, and right functions fail it."""
+    assert read_number("CUA reaches 38 % of tasks.").value == 0.38
+
+
+@mutant(of="test_read_number", kills="L7.03")
+def wants_a_word_of_the_message(read_number):
+    """This looks like a test of the error's words: right functions raise ValueError and differ in what they say."""
+    try:
+        read_number(BAD[0])
+    except ValueError as error:
+        assert "text" in str(error)
+
+
+@mutant(of="test_read_number", kills="L7.03")
+def wants_every_digit(read_number):
+    """This looks like equality of floats without a tolerance: 2.3 million differ in the last digit between right functions."""
+    _examples(read_number, *GOOD)
+    assert read_number("The stage uses 2.3 million tokens.").value == 2.3 * 10**6
+    assert read_number("The stage uses 2.3 million tokens.").value == 2_300_000
+
+
+# ---------------------------------------------------------------- 7.9 audit_report
 
 
 def _reports():
@@ -677,7 +777,7 @@ def a_number_without_budget():
     return answer
 
 
-# ---------------------------------------------------------------- 7.9 audit_run
+# ---------------------------------------------------------------- 7.10 audit_run
 
 
 @mutant(of="audit_run", kills="L7.07")

@@ -27,7 +27,7 @@
 # - fill an evidence table with labels, places and premises, and keep both values where sources disagree;
 # - audit an announcement with planted over-claims, and your own run against a reproducibility checklist.
 #
-# **You need** levels 0 to 6, and the ledger that you wrote at the end of level 6. **Time** about 4 hours: two and a half for the exercises, the rest for the experiments and the questions.{{measured}}
+# **You need** levels 0 to 6, and the ledger that you wrote at the end of level 6. **Time** about 5 hours: nearly four for the exercises, the rest for the experiments and the questions.{{measured}}
 #
 # Open language is not asked for: numbers, statements and reports come in small grammars that are defined here. A card's "not allowed here" names functions, of the package or of a library, that would solve the exercise for you.
 
@@ -37,6 +37,7 @@ DEVICE = "cpu"
 FAST = False
 
 # %% ng="locked:setup"
+import math
 import re
 from dataclasses import replace
 
@@ -623,6 +624,62 @@ say(
 # An empty row has no single meaning. A method's card has no compute because a method has none; a paper on preference data has no environment because there is none beyond the prompt; a release has no optimizer because nobody says.
 #
 # **What the figures cannot show:** what the laboratories have published. They show what *three* sources say of it, and one of these is itself a survey: a row that is U here may be D in the paper. Before you write "not disclosed" about a system, look in its own report.
+
+# %% [markdown]
+# {{card test_read_number}}
+#
+# **Bug hunt.** A table of numbers shows no trace of the reader that filled it. Where an adjustment was dropped, 71 % and 59 % stand side by side as if one of them were wrong, and whoever reads the table next can't find out.
+#
+# Write a test that gets *some* implementation of `read_number` and raises if it is wrong. It will meet right and wrong ones in a secret order; rejecting a right one scores 0. Wrong ones stop at the commas between thousands, ignore the words of scale, drop decimals, take a loss for a gain, make a fraction of percent, or take the first number of the sentence for the result; lose
+# the adjustment, the benchmark, the comparator of a share of somebody's rate, or what stands behind a comma in a budget; put one sample where no budget is said; or know the conditions in one order only. And some accept what 7.1 refuses: no full stop, a `%` of nothing, commas between the wrong digits, a condition that is unknown, empty or given twice.
+#
+# Right ones do what 7.1 says. They differ in the words of their errors, in blanks around the sentence, and in the last digit of a value with decimals (2.3 million): compare it with a tolerance. Run it on your own first: it must pass.
+
+# %% ng="solution:test_read_number"
+def test_read_number(read_number):
+    """Raise if `read_number` is not a right read_number(text); return None if it is."""
+    ### BEGIN SOLUTION
+    examples = [
+        ("The run uses 256,000 episodes.", Reported(256_000, "episodes")),
+        ("The run uses 1,234,567 tokens.", Reported(1_234_567, "tokens")),
+        ("The run costs 31144 labels.", Reported(31_144, "labels")),
+        ("The run uses 1.5 million tokens.", Reported(1.5e6, "tokens")),
+        ("The run uses 40 thousand prompts, with 8 nodes.", Reported(40_000, "prompts", budget="8 nodes")),
+        ("The run uses 2 billion tokens.", Reported(2 * 10**9, "tokens")),
+        ("On OSWorld, CUA reaches 38.1 % of tasks.", Reported(38.1, "% of tasks", "OSWorld")),
+        ("On Sokoban, Vega-3 loses 4 points, against Vega-2.", Reported(-4, "points", "Sokoban", comparator="Vega-2")),
+        ("RLAIF wins 59 % of comparisons, against SFT, adjusted for length.", Reported(59, "% of comparisons", comparator="SFT", adjusted=True)),
+        ("RLAIF wins 71 % of comparisons, against SFT.", Reported(71, "% of comparisons", comparator="SFT")),
+        ("On a shelf, it reaches 93 % of the human rate, with 1 hour.", Reported(93, "% of the human rate", "a shelf", "1 hour", "human")),
+        (
+            "On AIME 2024, o1 solves 93 % of 15 problems, adjusted for length, with 1,000 samples and a reranker, against GPT-3 of 175B.",
+            Reported(93, "% of 15 problems", "AIME 2024", "1,000 samples and a reranker", "GPT-3 of 175B", True),
+        ),
+    ]
+    for text, expected in examples:
+        got = read_number(text)
+        assert math.isclose(got.value, expected.value, rel_tol=1e-9) and replace(got, value=0) == replace(expected, value=0), f"{text}: {got}"
+    plain = "CUA reaches 38 % of tasks"
+    for text in (
+        plain, "CUA reaches 38 %.", "CUA reaches 38 % of.", "The run uses 1,23 prompts.", "The run uses 1234,567 prompts.", f"{plain}, on weekdays.", f"{plain}, with .",
+        f"{plain}, against .", f"{plain}, with 1 sample, with 2 samples.", f"{plain}, against SFT, against GPT-3.", f"{plain}, adjusted for length, adjusted for length.",
+        "CUA reaches 93 % of the human rate, against SFT.", "CUA is good.", "",
+    ):  # fmt: skip
+        try:
+            got = read_number(text)
+        except ValueError:
+            continue
+        raise AssertionError(f"{text!r} must be refused; got {got}")
+    ### END SOLUTION
+
+
+# %% ng="test:test_read_number"
+check(test_read_number)
+
+# %% [markdown]
+# <details><summary>Hint 1: a question</summary> For each fault in the list: what is the shortest sentence that it reads differently from 7.1? </details>
+# <details><summary>Hint 2: where to look</summary> One list of sentences with what is in them, one of texts that must be refused. A long sentence with all conditions in an unusual order finds many faults at once, a short one what is invented where nothing is said. </details>
+# <details><summary>Hint 3: almost code</summary> <code>assert replace(got, value=0) == replace(expected, value=0)</code> and <code>math.isclose</code> for the value. For the others: <code>try</code>, <code>except ValueError: continue</code>, and an <code>AssertionError</code> behind it. </details>
 
 # %% [markdown]
 # ## Part F · Exit test: a report, and your own run

@@ -9,8 +9,9 @@ from autograder.alternatives import level7 as right
 from autograder import demo
 from autograder.bans import copies_reference, veto
 from autograder.checks import level7 as visible
-from autograder.draw import Draw
+from autograder.draw import Draw, anonymous_source
 from autograder.framework import CheckFailed, Direct
+from autograder.hidden import level7 as hidden
 from autograder.inside import codec, drivers
 from autograder.judge import judge, run_check
 from autograder.levels import load
@@ -26,7 +27,7 @@ from wall import check_through_the_wall
 LEVEL = load(7)
 EXERCISES = [exercise.function for exercise in LEVEL.exercises]
 POINTS = {
-    "read_number": 10, "follows": 10, "implied_human_rate": 4, "per_unit": 6, "lore": 12, "claims_table": 12, "conflicts": 6, "audit_report": 20,
+    "read_number": 10, "follows": 10, "implied_human_rate": 4, "per_unit": 6, "lore": 12, "claims_table": 12, "conflicts": 6, "test_read_number": 6, "audit_report": 20,
     "audit_run": 10,
 }  # fmt: skip
 
@@ -98,7 +99,9 @@ def test_checks_hold_when_only_data_travels(function):
     check_through_the_wall(LEVEL, function)
 
 
-@pytest.mark.parametrize("function", ["read_number", "follows", "implied_human_rate", "per_unit", "conflicts"])
+@pytest.mark.parametrize(
+    "function", ["read_number", "follows", "implied_human_rate", "per_unit", "conflicts", "test_read_number"]
+)
 def test_chance_does_not_reject_a_right_answer_nor_spare_a_wrong_one(function):
     check_right_accepted(LEVEL, function, (200,))
     check_wrong_caught(LEVEL, function, (200,))
@@ -127,6 +130,54 @@ def test_worlds_and_meanings_agree():
             follows(visible.text_of("Vega-3", [(other, True)]), [visible.text_of(*fact)]) == (other in implied)
             for other in visible.WORDS
         )
+
+
+# ---------------------------------------------------------------- the bug hunt
+
+
+@pytest.mark.parametrize("answer", [lambda read_number: None, lambda read_number: 1 / 0])
+def test_a_bug_hunt_with_one_answer_for_all_earns_nothing(answer):
+    verdicts = judge(LEVEL, "test_read_number", lambda _: Direct("test_read_number", answer), 3, hidden=True)
+    assert sum(v.points for v in verdicts) == 0
+
+
+FAULTS = (
+    visible.reads_nothing, visible.stops_at_the_thousands, visible.skips_scales, visible.gains_what_is_lost, visible.never_adjusted,
+    hidden.compared_with_nobody, hidden.half_a_budget, hidden.one_sample_if_unsaid, hidden.on_no_benchmark, hidden.budget_first_only,
+    hidden.the_first_of_all_numbers, hidden.percent_as_fractions, hidden.without_decimals, hidden.unfinished_sentences,
+    hidden.percent_of_nothing, hidden.commas_anywhere, hidden.skips_strange_conditions, hidden.the_last_of_two, hidden.with_nothing,
+)  # fmt: skip
+
+
+def test_right_candidates_agree_with_the_checks_and_planted_faults_do_not():
+    checks = LEVEL.checks_of("read_number")
+    for candidate in visible.RIGHT:
+        assert [check.name for check in checks if run_check(check, Direct("read_number", candidate), 21)] == []
+    for fault in FAULTS:
+        assert any(run_check(check, Direct("read_number", fault), 21) for check in checks), fault.__name__
+
+
+@pytest.mark.parametrize("text", [
+    "CUA reaches 3 points, with uses 4.", "On what wins, CUA reaches 3 points.", "reaches reaches 3 points.", "On , CUA reaches 3 points.", "CUA reaches -3 points.",
+    "CUA reaches 3. points.", "CUA reaches 3 points. CUA reaches 4 points.", " CUA", "CUA reaches 3 points,with 2.5 nodes.", "CUA reaches .5 points.", ".", ", .",
+    "CUA reaches 3 points, with  .", "CUA reaches 1,234.5 million points, with a, b.", " CUA reaches 3 points. ", "CUA reaches 3 points, adjusted for length, against a.",
+    "CUA reaches 3 % of the rate.", "CUA reaches 3 million.", "CUA reaches 3 %of tasks.", "On CUA reaches 3 points.", "CUA reaches ３ points.",
+])  # fmt: skip
+def test_right_candidates_agree_in_the_corners_of_the_grammar(text):
+    """A test may ask for any of these, and two right functions must not answer differently."""
+    answers = [drivers.readings(candidate, [text])[0] for candidate in visible.RIGHT]
+    errors = [answer.get("error") for answer in answers]
+    assert errors in ([None] * 3, ["ValueError"] * 3), answers
+    assert errors[0] or answers[0] == answers[1] == answers[2]
+
+
+def test_a_candidate_of_the_hunt_travels_as_source():
+    """Each planted function is whole in its source, and nothing in it says what its fault is."""
+    text = "On AIME 2024, o1 loses 1,093.5 thousand points, with 1,000 samples, adjusted for length."
+    for function in (*visible.RIGHT, *FAULTS):
+        source = anonymous_source(function)
+        assert "hole" not in source and function.__name__ not in source
+        assert drivers.readings(codec.Candidate(source), [text]) == drivers.readings(function, [text])
 
 
 # ---------------------------------------------------------------- data cells, row by row
