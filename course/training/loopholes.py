@@ -36,7 +36,7 @@ from course.training.learner import Learner
 
 SWITCHES = ("writable_tests", "judge_obeys", "leaked_metadata", "length_pays")
 DEMONSTRATIONS, CLONE_STEPS, CLONE_LR, CLONE_BATCH = 3000, 700, 3e-3, 32
-GROUPS, GROUP_SIZE, STEPS, CLOSED_STEPS, LR = 16, 8, 24, 24, 7e-4
+GROUPS, GROUP_SIZE, STEPS, CLOSED_STEPS, LR = 16, 8, 24, 12, 7e-4
 FOUND = 0.15  # share of held-out episodes from which on a loophole counts as found
 MAX_ACTION_TOKENS = 14
 SHARES = {"impossible": 0.3, "named": 0.2, "stale": 0.2}

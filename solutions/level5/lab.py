@@ -1392,7 +1392,7 @@ prediction_closed = ""
 shut = Loopholes(**closed_switches())
 as_it_is = {name: measured(policy, shut) for name, policy in policies.items()}
 lost = min(as_it_is, key=lambda name: as_it_is[name]["solved"])
-steps = 1 if FAST else hunt.CLOSED_STEPS // 3
+steps = 1 if FAST else hunt.CLOSED_STEPS * 2 // 3
 for _ in tqdm(hunt.online(policies[lost], SEED + 1000, shut, sandbox, steps=steps), total=steps, desc=f"{lost}, closed"):
     pass
 trained_on = measured(policies[lost], shut)

@@ -696,8 +696,8 @@ class Watch(threading.Thread):
         self.began, self.stored, self.killed, self.over = time.monotonic(), [], {name: [] for name in targets}, threading.Event()
 
     def run(self):
-        next_kill = self.draw.uniform(0.3, 0.9)
-        while not self.over.wait(0.02):
+        next_kill = self.draw.uniform(0.05, 0.2)  # the whole run takes a second or two
+        while not self.over.wait(0.01):
             now = time.monotonic() - self.began
             if (self.folder / RECORDS).exists():
                 with Store(self.folder / RECORDS) as store:
@@ -708,7 +708,7 @@ class Watch(threading.Thread):
                     os.kill(self.draw.choice(self.targets[name]()), signal.SIGKILL)
                     self.killed[name].append(now)
                     self.kills -= 1
-                next_kill = now + self.draw.uniform(0.1, 0.8)
+                next_kill = now + self.draw.uniform(0.02, 0.1)
 
 
 def watched_run(folder, kills):
