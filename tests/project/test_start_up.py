@@ -82,8 +82,9 @@ def test_every_name_of_the_levels_is_re_exported_from_its_room():
 
     from autograder.levels import load, numbers
 
+    own = {"lore", "claims_table", "audit_report", "audit_run"}  # tables that a reader fills: nothing to import
     for number in numbers():
         for exercise in load(number).exercises:
-            if not exercise.function.startswith("test_"):
+            if not exercise.function.startswith("test_") and exercise.function not in own:
                 function = getattr(exercises, exercise.function)
                 assert function.__module__.startswith("course.") and function.__module__ != "course.exercises"
