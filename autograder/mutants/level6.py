@@ -1817,10 +1817,13 @@ def one_per_cent_on_either_side(runs):
     return _effects(runs, ends=(0.01, 0.99))
 
 
+_CALLS = itertools.count(1)
+
+
 @mutant(of="attribute", kills="L6.17")
 def drawn_without_a_seed(runs):
     """This looks like draws without a seed of their own: the same runs give another interval each time."""
-    return _effects(runs, seed=None)
+    return _effects(runs, seed=next(_CALLS))  # another one each time, and the same ones in every process: a release must be repeatable
 
 
 @mutant(of="attribute", kills="L6.17")
