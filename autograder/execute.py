@@ -43,13 +43,10 @@ def execute_course(
 
     def one(notebook: Path) -> Outcome:
         name, started = f"{notebook.parent.name}/{notebook.name}", time.monotonic()
-        with tempfile.TemporaryDirectory() as scratch:
-            target = (output or Path(scratch)) / f"{notebook.parent.name}-{notebook.name}"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                row = execute(notebook, target, fast=fast)
-            except NotebookFailed as failure:
-                return Outcome(name, time.monotonic() - started, 0.0, str(failure))
+        try:
+            row = _kept_or_not(notebook, output, fast)
+        except NotebookFailed as failure:
+            return Outcome(name, time.monotonic() - started, 0.0, str(failure))
         return Outcome(name, row["seconds"], row["megabytes"])
 
     found = []
@@ -90,13 +87,18 @@ def execute_folder(folder: str, *, fast: bool = False, record: bool = False, out
     """Every notebook of solutions/<folder>; with record, the lab's time and memory go to measured.json."""
     rows = []
     for notebook in sorted((SOLUTIONS / folder).glob("*.ipynb")):
-        with tempfile.TemporaryDirectory() as scratch:
-            target = (output or Path(scratch)) / f"{folder}-{notebook.name}"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            rows.append(execute(notebook, target, fast=fast))
+        rows.append(_kept_or_not(notebook, output, fast))
         if record and notebook.stem in ("lab", "start"):
             _record(notebook.parent, rows[-1])
     return rows
+
+
+def _kept_or_not(notebook: Path, output: Path | None, fast: bool) -> dict[str, Any]:
+    """Execute a notebook of solutions/; what came out is kept in output, by level and name, or thrown away if that is None."""
+    with tempfile.TemporaryDirectory() as scratch:
+        target = (output or Path(scratch)) / f"{notebook.parent.name}-{notebook.name}"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return execute(notebook, target, fast=fast)
 
 
 def execute(notebook: Path, target: Path, *, fast: bool = False) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import threading
 import time
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
@@ -46,28 +46,26 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-class _Worker:
-    """A process with a pipe: what it plays, since when, and which law it knows."""
+class Child:
+    """A process of ours with a pipe: work(pipe, *args) is its life. It may die at any moment, also behind an answer."""
 
-    def __init__(self, workload: Workload, logs: Path | None):
+    def __init__(self, name: str, work: Callable[..., None], *args: Any):
         made = context()
         self.pipe, theirs = made.Pipe()
-        self.process = made.Process(target=_work, args=(theirs, workload, logs), daemon=True, name="rollout worker")
+        self.process = made.Process(target=work, args=(theirs, *args), daemon=True, name=name)
         self.process.start()
         theirs.close()
-        self.task: tuple[Law, Shard] | None = None
-        self.since, self.stamp = 0.0, ""
 
-    def give(self, law: Law, shard: Shard) -> None:
-        self.task, self.since = (law, shard), time.monotonic()
+    def tell(self, message: Any) -> bool:
+        """Send; whether that was possible. A dead one is found at the next look."""
         try:
-            self.pipe.send((None if self.stamp == law.stamp else law, shard))
-            self.stamp = law.stamp
+            self.pipe.send(message)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it is dead, which the next look finds
+            return False
+        return True
 
-    def taken(self) -> Said | None:
-        """What it has sent, if anything: a worker may die behind its answer."""
+    def taken(self) -> Any:
+        """What it has sent, None if nothing."""
         try:
             return self.pipe.recv() if self.pipe.poll() else None
         except (EOFError, OSError):
@@ -77,6 +75,29 @@ class _Worker:
         self.process.kill()
         self.process.join()
         self.pipe.close()
+
+
+def serve(pipe: Connection, answer: Callable[[Any], Any]) -> None:
+    """The life of a child behind its preparations: one answer to each message, until nobody is there any more."""
+    try:
+        while True:
+            pipe.send(answer(pipe.recv()))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+
+
+class _Worker(Child):
+    """What it plays, since when, and which law it knows."""
+
+    def __init__(self, workload: Workload, logs: Path | None):
+        super().__init__("rollout worker", _work, workload, logs)
+        self.task: tuple[Law, Shard] | None = None
+        self.since, self.stamp = 0.0, ""
+
+    def give(self, law: Law, shard: Shard) -> None:
+        self.task, self.since = (law, shard), time.monotonic()
+        if self.tell((None if self.stamp == law.stamp else law, shard)):
+            self.stamp = law.stamp
 
 
 class Processes(Pool):
@@ -156,10 +177,10 @@ def _work(pipe: Connection, workload: Workload, logs: Path | None) -> None:
     torch.set_num_threads(1)
     end_with_parent()
     player, law = Player(workload, logs), None
-    try:
-        while True:
-            new, shard = pipe.recv()
-            law = new or law
-            pipe.send(player.play(law, shard))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # nobody is there any more
+
+    def played(message: tuple[Law | None, Shard]) -> Said:
+        nonlocal law
+        law = message[0] or law
+        return player.play(law, message[1])
+
+    serve(pipe, played)

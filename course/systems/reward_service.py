@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterable, Literal, Sequence
 from course.feedback.events import FeedbackEvent, evidence_event
 from course.rollout.record import Record
 from course.rollout.replay import Recipe
-from course.systems.processes import context, end_with_parent
+from course.systems.processes import Child, end_with_parent, serve
 
 NEVER = float("inf")
 
@@ -167,35 +167,17 @@ def unreliable(make: Recipe, seed: int, *, fails: float | int = 0, hangs: float 
     return graded
 
 
-class _Grader:
-    """A process with a pipe and the attempt it is busy with."""
+class _Grader(Child):
+    """The attempt it is busy with, and until when."""
 
     def __init__(self, make: Recipe):
-        made = context()
-        self.pipe, theirs = made.Pipe()
-        self.process = made.Process(target=_work, args=(theirs, make), daemon=True, name="reward service")
-        self.process.start()
-        theirs.close()
+        super().__init__("reward service", _work, make)
         self.task: Send | None = None
         self.until = NEVER  # when the task has timed out
 
     def give(self, send: Send, record: Record, until: float) -> None:
         self.task, self.until = send, until
-        try:
-            self.pipe.send((record.to_json(), send.attempt))
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # it is dead, which the next look finds
-
-    def taken(self) -> tuple[str, Any] | None:
-        try:
-            return self.pipe.recv() if self.pipe.poll() else None
-        except (EOFError, OSError):
-            return None
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.pipe.close()
+        self.tell((record.to_json(), send.attempt))
 
 
 class RewardService:
@@ -315,14 +297,14 @@ def _work(pipe: Connection, make: Recipe) -> None:
     """The life of a grader."""
     end_with_parent()
     grade = None
-    try:
-        while True:
-            data, attempt = pipe.recv()
-            try:
-                grade = grade or make.made()
-                said = "event", grade(Record.from_json(data), attempt).to_json()
-            except Exception as error:
-                said = "error", f"{type(error).__name__}: {error}"
-            pipe.send(said)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # nobody is there any more
+
+    def graded(message: tuple[Any, int]) -> tuple[str, Any]:
+        nonlocal grade
+        data, attempt = message
+        try:
+            grade = grade or make.made()
+            return "event", grade(Record.from_json(data), attempt).to_json()
+        except Exception as error:
+            return "error", f"{type(error).__name__}: {error}"
+
+    serve(pipe, graded)

@@ -1,9 +1,36 @@
 """What every level promises of its checks, mutants and alternatives: one place for the tests of all levels."""
 
 import inspect
+from dataclasses import replace
 
 from autograder.framework import Direct
 from autograder.judge import PUBLIC_SEED, judge, run_check
+from autograder.verify import ALTERNATIVES_PER_FUNCTION, Matrix, _alternatives, _mutants, _references, _verify_level
+
+
+def only(level, *functions):
+    """The level with nothing but what belongs to these functions."""
+    fields = ("exercises", "checks", "mutants", "alternatives")
+    return replace(level, **{f: tuple(item for item in getattr(level, f) if item.function in functions) for f in fields})
+
+
+def check_proof(level, function):
+    """An exercise: mistakes caught, right answers accepted, nothing for the stub, everything for the reference."""
+    matrix, part = Matrix(), only(level, function)
+    _verify_level(part, {function: part.reference(function)}, matrix)
+    assert (matrix.survivors, matrix.rejected, matrix.faults) == ([], [], [])
+    assert not [line for line in matrix.uncovered if line.startswith(function)]
+    (row,) = matrix.levels.values()
+    assert row["stub_points"] == 0 and row["solution_points"] == row["max_points"]
+
+
+def check_package_proof(level, *functions):
+    """Functions of the package: mistakes caught, right answers accepted, and enough of them."""
+    part, matrix = only(level, *functions), Matrix()
+    killed, accepted = _mutants(part, matrix), _alternatives(part, matrix)
+    _references(part, matrix)
+    assert matrix.survivors + matrix.rejected + matrix.faults == []
+    assert (killed, accepted) == (len(part.mutants), len(part.alternatives)) and accepted >= ALTERNATIVES_PER_FUNCTION
 
 
 def check_names(level):

@@ -2,7 +2,6 @@
 
 import json
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -12,20 +11,15 @@ from autograder.levels import load
 from autograder.verify import Matrix, _alternatives, _mutants, _references
 from course.language.stamp import digest
 from course.training import tool_agent
-from promises import check_names, check_sentences
+from promises import check_names, check_sentences, only
 
 LEVEL = load(4)
 STATEMENTS = ("L4.06", "L4.07", "L4.08", "L4.11", "L4.13", "L4.15", "L4.16", "L4.17", "L4.18")
 FUNCTIONS = sorted({check.function for check in LEVEL.checks if check.home and check.invariant in STATEMENTS})
 
 
-def only(*functions):
-    fields = ("exercises", "checks", "mutants", "alternatives")
-    return replace(LEVEL, **{f: tuple(item for item in getattr(LEVEL, f) if item.function in functions) for f in fields})
-
-
 def faults_of(*functions):
-    level, matrix = only(*functions), Matrix()
+    level, matrix = only(LEVEL, *functions), Matrix()
     killed, accepted = _mutants(level, matrix), _alternatives(level, matrix)
     _references(level, matrix)
     assert (killed, accepted) == (len(level.mutants), len(level.alternatives)) or matrix.survivors or matrix.rejected
