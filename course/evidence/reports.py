@@ -8,7 +8,6 @@ import hashlib
 import random
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
 from typing import Mapping
 
 from course.evidence.claims import Claim, EvidenceTable, Label

@@ -189,6 +189,12 @@ def episode_seed(seed: int, number: int) -> int:
     return seed * 1_000_003 + number
 
 
+def plays_of(tasks: Sequence[AgentTask], group_size: int, seed: int, first_episode: int = 0) -> list[Play]:
+    """group_size plays of each task, in a row; number i has the noise of (seed, first_episode + i)."""
+    numbers = range(first_episode, first_episode + len(tasks) * group_size)
+    return [Play(tasks[i // group_size], episode_seed(seed, number), seed, number) for i, number in enumerate(numbers)]
+
+
 def collect_episodes(
     policy: Policy,
     world: World,
@@ -214,10 +220,7 @@ def collect_episodes(
     """
     if group_size < 1 or not tasks:
         raise ValueError(f"group_size and the number of tasks must be at least 1; got {group_size} and {len(tasks)}")
-    numbers = range(first_episode, first_episode + len(tasks) * group_size)
-    plays = {
-        i: Play(tasks[i // group_size], episode_seed(seed, number), seed, number) for i, number in enumerate(numbers)
-    }  # fmt: skip
+    plays = dict(enumerate(plays_of(tasks, group_size, seed, first_episode)))
     records, timing = play_episodes(
         policy, world, plays, grader=grader, max_action_tokens=max_action_tokens, temperature=temperature, key=key, step=step,
         confirms=confirms, rows=rows, columns=columns,

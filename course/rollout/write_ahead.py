@@ -59,7 +59,7 @@ class EpisodeLog:
         self.path, self.recovered = Path(path), 0
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            _lock(self._file, self.path)
+            lock(self._file, PATIENCE, f"{self.path}: log must be free; another process has held it")
             entries, self._end = _read(self._file, self.path)
             os.ftruncate(self._file, self._end)
             if not entries:
@@ -205,15 +205,13 @@ def _read(file: int, path: Path) -> tuple[list[list[Any]], int]:
     return entries, end
 
 
-def _lock(file: int, path: Path) -> None:
-    """One process writes a log. The one before may be dying: its end is waited for."""
-    until = time.monotonic() + PATIENCE
+def lock(file: int, patience: float | int, busy: str) -> None:
+    """Hold an open file alone. The process before may be dying: its end is waited for, `patience` seconds. OSError, saying busy, if not."""
+    until = time.monotonic() + patience
     while True:
         try:
             return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > until:
-                raise OSError(
-                    errno.EAGAIN, f"{path}: log must be free; another process has held it for {PATIENCE} s: stop that one"
-                ) from None
+                raise OSError(errno.EAGAIN, f"{busy} for {patience} s: stop that one") from None
             time.sleep(0.005)

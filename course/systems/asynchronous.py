@@ -20,7 +20,7 @@ from course.envs.three_tools import three_tools_tasks
 from course.models.policy import Policy
 from course.models.score import frozen_score
 from course.objectives.aggregation import aggregate
-from course.rollout.episodes import Episodes, Play, episode_seed
+from course.rollout.episodes import Episodes, plays_of
 from course.rollout.record import Record
 from course.systems.batching import Waiting, balanced_batch
 from course.systems.engine import Engine, InProcess, Played, Shard, Workload, seconds_of, tool_workload
@@ -57,15 +57,11 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(Waiting):
     """A task's episodes, all of one policy: first_version is the update that had made it. Times in seconds since the start."""
 
-    number: int
-    stratum: str
     records: tuple[Record, ...]
     first_version: int
-    sampled_at: float
-    completed_at: float
 
 
 @dataclass(frozen=True)
@@ -128,8 +124,7 @@ def learn(
     def start() -> None:
         nonlocal asked, playing
         task = ask(asked)
-        numbers = range(asked * size, (asked + 1) * size)
-        engine.start(Shard(asked, {i % size: Play(task, episode_seed(seed, i), seed, i) for i in numbers}))
+        engine.start(Shard(asked, dict(enumerate(plays_of([task], size, seed, asked * size)))))
         sampled[asked] = (stratum(task), clock() - began)
         asked, playing = asked + 1, playing + 1
 
@@ -147,22 +142,21 @@ def learn(
                 seen(rows)
                 kind, at = sampled.pop(shard.number)
                 version = versions[rows[0].versions.policy]
-                queue.append(Group(shard.number, kind, rows, version, at, clock() - began))
+                queue.append(Group(shard.number, kind, at, clock() - began, rows, version))
                 playing -= 1
             fresh = within_staleness(queue, step, schedule.limit)
             dropped, queue = dropped + len(queue) - len(fresh), fresh
             if mode == "synchronous":
                 places = None if playing else range(len(queue))
             else:
-                places = balanced_batch(
-                    [Waiting(g.number, g.stratum, g.sampled_at, g.completed_at) for g in queue], schedule.quotas
-                )
+                places = balanced_batch(queue, schedule.quotas)
         while mode == "asynchronous" and playing < schedule.ahead:
             start()
         worked = clock()
         # In the order of their numbers: then a synchronous update does not depend on who finished first.
         taken = sorted((queue[place] for place in places), key=lambda group: group.number)
-        queue = [group for place, group in enumerate(queue) if place not in set(places)]
+        chosen = set(places)
+        queue = [group for place, group in enumerate(queue) if place not in chosen]
         found = _update(learner, taken, step, config, schedule.cap, seed)
         learner.step = step + 1
         versions[engine.publish(learner["actor"], temperature)] = learner.step

@@ -18,7 +18,6 @@ from course.rollout.record import Record, Step
 from course.search.best_of import expected_best_of_n, first_best
 from course.tasks.agent import AgentTask
 from course.training import tool_agent
-from course.training.agents import clone
 from course.training.learner import Learner
 
 CLONE_STEPS, ONLINE_STEPS, ONLINE_LR = 500, 10, 1e-3  # a shorter run than the agent's own: the two actors only have to differ
@@ -56,11 +55,8 @@ class Attempts:
 
 def policy_pair(seed: int, *, clone_steps: int = CLONE_STEPS, online_steps: int = ONLINE_STEPS) -> tuple[Policy, Policy]:
     """The clone of an expert with a habit, and the same after some steps of online training: about 20 s of one core."""
-    policy = tool_agent.blank_policy(seed)
-    shown = tool_agent.demonstrations(seed)
-    for _ in clone(policy, shown, steps=clone_steps, lr=tool_agent.CLONE_LR, batch_size=tool_agent.CLONE_BATCH, seed=seed):
-        pass
-    original = copy.deepcopy(policy.eval())
+    policy = tool_agent.cloned_policy(seed, steps=clone_steps)
+    original = copy.deepcopy(policy)
     for _ in tool_agent.online(policy, seed, steps=online_steps, learner=Learner({"actor": policy}, lr=ONLINE_LR)):
         pass
     return original, policy.eval()

@@ -12,9 +12,7 @@ used and not made again.
 """
 
 import errno
-import fcntl
 import os
-import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,11 +24,11 @@ from course.accounting.budget import Cost
 from course.accounting.ledger import Entry, LedgerFile, verify_ledger
 from course.language.stamp import canonical_json
 from course.models.policy import Policy
-from course.rollout.episodes import Episodes, Play, episode_seed
+from course.rollout.episodes import Episodes, Play, plays_of
 from course.rollout.record import Record
 from course.rollout.replay import Recipe
 from course.rollout.store import CorruptRow, Store
-from course.rollout.write_ahead import forget
+from course.rollout.write_ahead import forget, lock
 from course.systems.engine import Engine, InProcess, Workload
 from course.systems.processes import Processes, context, end_with_parent
 from course.systems.reward_service import Retry, RewardService
@@ -197,11 +195,6 @@ def _rollout(here: _Folder, engine: Engine, group_size: int) -> Callable[[Policy
     return rollout
 
 
-def plays_of(tasks: Sequence[AgentTask], group_size: int, seed: int) -> list[Play]:
-    """The plays of collect_episodes: group_size of each task, in a row."""
-    return [Play(tasks[i // group_size], episode_seed(seed, i), seed, i) for i in range(len(tasks) * group_size)]
-
-
 def problems(folder: str | os.PathLike) -> list[str]:
     """What is wrong with a run's folder; [] if the ledger verifies and each of its rounds' records is stored exactly once."""
     with LedgerFile(Path(folder) / LEDGER) as file, Store(Path(folder) / RECORDS) as store:
@@ -333,20 +326,10 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """One learner at a time. The one before may be dying: its end is waited for."""
-    file, until = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), time.monotonic() + PATIENCE
+    """One learner at a time."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise OSError(
-                        errno.EAGAIN,
-                        f"{path.parent}: folder must be free; another learner has held it for {PATIENCE} s: stop that one",
-                    ) from None
-                time.sleep(0.01)
+        lock(file, PATIENCE, f"{path.parent}: folder must be free; another learner has held it")
         yield
     finally:
         os.close(file)

@@ -95,9 +95,12 @@ def demonstrations(seed: int, *, notes: bool = False) -> Episodes:
     )  # fmt: skip
 
 
-def cloned_policy(seed: int, *, notes: bool = False, shown: Episodes | None = None) -> Policy:
-    """A fresh policy after supervised fine-tuning on the expert's actions. shown: its demonstrations, if they are there already."""
-    policy, steps = blank_policy(seed), PRICE_CLONE_STEPS if notes else CLONE_STEPS
+def cloned_policy(seed: int, *, notes: bool = False, shown: Episodes | None = None, steps: int | None = None) -> Policy:
+    """A fresh policy after supervised fine-tuning on the expert's actions. shown: its demonstrations, if they are there already.
+
+    steps: another number of them than this agent's own.
+    """
+    policy, steps = blank_policy(seed), steps or (PRICE_CLONE_STEPS if notes else CLONE_STEPS)
     for _ in clone(
         policy, shown or demonstrations(seed, notes=notes), steps=steps, lr=CLONE_LR, batch_size=CLONE_BATCH, seed=seed
     ):

@@ -759,7 +759,7 @@ say(
 # %% tags=["experiment"]
 from course.rollout.write_ahead import log_path, play_logged
 from course.systems.product import policy_pair
-from course.systems.run import plays_of
+from course.rollout.episodes import plays_of
 from course.training import tool_agent
 
 print("two small policies are trained for this and for the last experiment; that takes a while")
