@@ -126,11 +126,23 @@ def level5(seeds: int) -> dict[str, Any]:
     }
 
 
+def level6(seeds: int) -> dict[str, Any]:
+    """Experiment C: a learner that waits for everybody against one that does not, from one clone each, over seeds."""
+    from course.systems import asynchronous as both
+
+    names = ("QUOTAS", "GROUP_SIZE", "WORKERS", "WAITS", "CLONE_STEPS", "STEPS", "LR", "LEARNING", "HELD_OUT")
+    return {
+        "recipe": "synchronous against asynchronous, equally many updates",
+        "settings": {name.lower(): getattr(both, name) for name in names},
+        "outcomes": [both.recorded_run(seed).to_json() for seed in range(seeds)],
+    }
+
+
 def _seed(place: int, *tables: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
     return [{name: tensor[place : place + 1] for name, tensor in table.items()} for table in tables]
 
 
-RECIPES = {1: level1, 2: level2, 3: level3, 4: level4, 5: level5}
+RECIPES = {1: level1, 2: level2, 3: level3, 4: level4, 5: level5, 6: level6}
 
 
 def machine() -> dict[str, Any]:

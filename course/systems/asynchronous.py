@@ -10,7 +10,7 @@ import heapq
 import math
 import time
 from dataclasses import asdict, dataclass
-from typing import Any, Callable, Iterator, Literal, Mapping, Sequence
+from typing import Any, Callable, Iterator, Literal, Mapping, Sequence, get_args
 
 import torch
 
@@ -29,7 +29,7 @@ from course.systems.staleness import Aged, staleness_report, truncated_importanc
 from course.tasks.agent import AgentTask
 from course.training.grpo import GrpoConfig, grpo_update
 from course.training.learner import Learner
-from course.training.tool_agent import evaluate, held_out
+from course.training.tool_agent import cloned_policy, evaluate, held_out
 
 Mode = Literal["synchronous", "asynchronous"]
 
@@ -317,3 +317,54 @@ def compared(
     )
     success = evaluate(learner["actor"], held_out(held, horizons=HORIZONS), temperature=1.0).success
     return Comparison(mode, seed, updates, success)
+
+
+# ---------------------------------------------------------------- one seed of the evidence
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+CLONE_STEPS, STEPS, LR, LEARNING, HELD_OUT = (
+    500,
+    16,
+    4e-4,
+    0.1,
+    512,
+)  # at 1e-3 the asynchronous learner loses its policy in some seeds
+
+
+@dataclass(frozen=True)
+class BothModes:
+    """One clone and its two descendants, with equally many updates. success: on the same held-out tasks, sampled at temperature 1.
+
+    By mode: idle and worked are seconds of the virtual clock, all updates together; mean_lag: updates behind, over trained groups;
+    dropped: groups too old to be trained on.
+    """
+
+    seed: int
+    clone: float
+    success: dict[Mode, float]
+    idle: dict[Mode, float]
+    worked: dict[Mode, float]
+    mean_lag: dict[Mode, float]
+    dropped: dict[Mode, int]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def recorded_run(seed: int) -> BothModes:
+    """Clone an expert with a habit, and train a copy of it in each mode on workers of a virtual clock."""
+    policy = cloned_policy(seed, steps=CLONE_STEPS)
+    runs = {
+        mode: compared(policy, virtual_workers(LEARNING), seed, mode=mode, steps=STEPS, lr=LR, held=HELD_OUT) for mode in MODES
+    }
+    updates = {mode: run.updates for mode, run in runs.items()}
+    lags = {mode: [lag for update in found for lag in update.lags] for mode, found in updates.items()}
+    return BothModes(
+        seed=seed,
+        clone=evaluate(policy, held_out(HELD_OUT, horizons=HORIZONS), temperature=1.0).success,
+        success={mode: run.success for mode, run in runs.items()},
+        idle={mode: run.idle for mode, run in runs.items()},
+        worked={mode: sum(update.worked for update in found) for mode, found in updates.items()},
+        mean_lag={mode: sum(found) / len(found) for mode, found in lags.items()},
+        dropped={mode: sum(update.dropped for update in found) for mode, found in updates.items()},
+    )
