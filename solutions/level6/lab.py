@@ -443,7 +443,50 @@ say(
 # The median says next to nothing about the waiting: a batch is as slow as its slowest episode, and the slowest of ten thousand comes from far out in the tail. So tails are reported, per kind of task, with the learner's waiting beside them; a mean hides both. The limit drops what is old, and what is old is long: compare the last column with the share of long tasks that are sampled, as in Experiment B.
 
 # %% [markdown]
-# **What the figure cannot show:** your cluster. A simulation knows the delays that it was told: calibrated on measured times it predicts what has the same causes, and nothing of a network that is full or a disk that is slow. And no share of waiting says what the fresher or older samples are worth for learning; that was Experiment A.
+# **What the figure cannot show:** your cluster. A simulation knows the delays that it was told: calibrated on measured times it predicts what has the same causes, and nothing of a network that is full or a disk that is slow. And no share of waiting says what fresher or older samples are worth for learning: that comes next.
+
+# %% [markdown]
+# ### Experiment C, continued · Does it learn as well?
+#
+# A learner that does not wait makes more updates in an hour, each from older samples. So compare at *equally many updates*: what is lost per update? `course evidence 6` did it with the agent of level 4 and its three tools. Per seed one clone of the expert with a habit, and two copies of it, one per way, trained by GRPO. The tools wait by a heavy-tailed law on a virtual clock, so that who finishes when is a function of the seed. The asynchronous learner takes batches in the sampled proportions (6.3), multiplies every advantage by the truncated importance weight for its age, and drops groups that are older than the limit of Experiment C.
+#
+# **Predict before you run:** which of the two ends with more success, and by how much?
+
+# %%
+prediction_both = ""
+
+# %% tags=["experiment"]
+from pathlib import Path
+
+from course.evidence.intervals import bootstrap_mean
+
+evidence = json.loads(Path("evidence.json").read_text())
+runs, setting = evidence["outcomes"], evidence["settings"]
+success = {"the clone": [run["clone"] for run in runs], **{way: [run["success"][way] for run in runs] for way in LIMITS}}
+waited = {way: [run["idle"][way] for run in runs] for way in LIMITS}
+apart = bootstrap_mean([run["success"]["asynchronous"] - run["success"]["synchronous"] for run in runs], level=0.95, seed=0)
+pictures.paired(
+    waited, success, y=("seconds that the learner waits", "success on held-out tasks"),
+    title=f"{len(runs)} seeds: waiting falls from {statistics.mean(waited['synchronous']):.1f} to {statistics.mean(waited['asynchronous']):.1f} seconds; "
+    f"success differs by {apart.mean:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+say(
+    f"**What was measured**, means over {len(runs)} seeds, {setting['steps']} updates each on {sum(setting['quotas'].values())} groups of {setting['group_size']} episodes by {setting['workers']} workers; success on {setting['held_out']} tasks that no training saw.\n\n"
+    "| way | the learner waits, s | it works, s | mean lag, updates | groups dropped | success |\n|---|---|---|---|---|---|\n"
+    + "\n".join(
+        f"| {way} | {statistics.mean(waited[way]):.1f} | {statistics.mean(run['worked'][way] for run in runs):.1f} | {statistics.mean(run['mean_lag'][way] for run in runs):.1f} "
+        f"| {statistics.mean(run['dropped'][way] for run in runs):.1f} | {statistics.mean(success[way]):.1%} |"
+        for way in LIMITS
+    )
+    + f"\n\nThe clone had {statistics.mean(success['the clone']):.1%}. The difference asynchronous less synchronous is {apart.mean:+.1%}, 95 % interval over the seeds {apart.low:+.1%} to {apart.high:+.1%}. You predicted: {prediction_both or 'nothing'}."
+)  # fmt: skip
+
+# %% [markdown]
+# An interval that holds zero says that these seeds cannot tell the two apart. How far they may still differ, its ends say.
+#
+# **What the figure cannot show:** that age never costs. It was measured at one learning rate, at which a policy changes little within a few updates; a larger step makes the same lag a larger ratio, as in Experiment A.
 
 # %% [markdown]
 # ### Rewards that come late
