@@ -176,7 +176,7 @@ check(test_last_token_score)
 # film; a noisy one writes some answers down the wrong way round. We train a small reward model with *your* `pairwise_reward_loss` and `last_token_score` and ask how well it orders held-out
 # reviews. *Accuracy* is the share of held-out pairs with different gold that the scores order as gold does.
 #
-# **Predict before you run:** sixteen times as many labels, or no noise: which helps more? How well does the model fit 64 labels it has seen?
+# **Predict before you run:** which helps more, sixteen times as many labels or no noise? How well does the model fit 64 labels it has seen?
 
 # %%
 prediction_a = ""  # for example "labels; it fits them perfectly"
@@ -381,8 +381,8 @@ check(split_by_group)
 # Three annotators with three tastes each compare one pair ten times. The first always prefers A to B, the second B to C, the third C to A. We fit one score
 # per response with *your* `pairwise_reward_loss`.
 #
-# **Predict before you run:** which response gets the highest score, and what probability does the fit give to "A beats B", which was the answer ten times
-# out of ten?
+# **Predict before you run:** which response gets the highest score? "A beats B" was the answer ten times out of ten: what probability does the fit give
+# to it?
 
 # %%
 prediction_b = ""  # for example "A; 0.9"
@@ -426,7 +426,7 @@ say(
 
 # %% [markdown]
 # **What the figure cannot show:** whether the cycle is one person's confusion or three people's honest tastes. A scalar reward can't tell either: look for cycles
-# *before* you fit, split by annotator, and say which fraction of the data no score can explain.
+# *before* you fit, split by annotator, and say what fraction of the data no score can explain.
 
 # %% [markdown]
 # ## Part C · Is it calibrated, and on which law?
@@ -530,7 +530,7 @@ for row in validation_report(torch.cat(every_margin), every_record):
 
 # %% [markdown]
 # **What the figure cannot show:** whether the model is any good. A model that says 0.5 to everything is perfectly calibrated on balanced labels. And each number belongs to
-# *a law*: an annotator, a writer, a way of choosing the pairs. "Our reward model has 74 % accuracy" without these says little. This is one model of one seed.
+# *a law*: an annotator, a writer, a way of choosing the pairs. "Our reward model has 74 % accuracy" without these says little. And this is one model from one seed.
 
 # %% [markdown]
 # ## Part D · Labels from machines, labels worth buying, labels in time

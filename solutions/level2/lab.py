@@ -107,13 +107,13 @@ check(shaped_token_rewards)
 # {{card test_shaped_token_rewards}}
 #
 # **Bug hunt.** This function looks too simple to get wrong. Still, the KL term of a widely used trainer once had the wrong sign
-# ([D], verl pull request 179), and another's PPO put the score one position behind the end token ([D], TRL issue 3750). Neither
+# ([D], verl pull request 179), and another's PPO put the score one position after the end token ([D], TRL issue 3750). Neither
 # crashes. Training runs, the loss moves, and the policy learns something else.
 #
 # Write a test that gets *some* implementation of `shaped_token_rewards(logp_actor, logp_reference, action_mask, terminal_reward,
 # beta)` and raises if it is wrong. It will meet right and wrong implementations in a secret order. Rejecting a right one scores
 # 0: run it on your own first, with inputs that keep the docstring's promises. Wrong ones turn the direction of the KL cost, add
-# the score at a wrong place (the first action, the last column, the number of actions minus one, behind the last action, at every
+# the score at a wrong place (the first action, the last column, the number of actions minus one, after the last action, at every
 # action), write it over the last action's own KL cost instead of adding it, charge tokens that are no actions, let what stands at
 # masked positions through, never pay back (a cost that can't be negative), or let a row without an action pass.
 
@@ -1147,7 +1147,7 @@ say(f"**What came out.**\n\n{listed}\n\n{missed}You predicted: {prediction_c or 
 #
 # Two remedies, on and off: KL in the reward ($\beta$) and rehearsal of the fine-tuning text through *your* `ppo_ptx_loss`.
 #
-# **Predict before you run:** which remedy keeps the suite better, and what does each do to gold?
+# **Predict before you run:** which remedy keeps the suite's score higher, and what does each do to gold?
 
 # %%
 prediction_d = ""
@@ -1319,8 +1319,8 @@ say("**What came out.**\n\n" + "\n".join(rows) + f"\n\nYou predicted: {predictio
 # %% [markdown]
 # {{card overoptimisation_alarm}}
 #
-# In Experiment B the training reward went on rising while gold fell, and the auditor hardly fell either. Its *level* is no
-# alarm; what it stops gaining per nat may be one. You will not have gold: build an alarm from what a monitor can have without
+# In Experiment B the training reward went on rising while gold fell, and the auditor's score hardly fell either. The *level* of that
+# score is no alarm; but that it stops gaining anything for a further nat may be one. You will not have gold: build an alarm from what a monitor can have without
 # trusting the reward. A **history** is a list of dicts, one per two training steps:
 #
 # | key | mean over the responses of these steps |
@@ -1337,9 +1337,9 @@ say("**What came out.**\n\n" + "\n".join(rows) + f"\n\nYou predicted: {predictio
 # the answer is not `None`: later you can't take it back, and earlier you can't have known.
 #
 # **What is asked.** On *pushed* runs (a low price of KL, as in Experiment B) the alarm must come after the peak of gold and
-# before the last entry, in 4 of 5 at least; of the *healthy* runs (a high price of KL) at most one in ten may be disturbed. The
+# before the last entry, in at least 4 of 5; of the *healthy* runs (a high price of KL) at most one in ten may be disturbed. The
 # check below takes seeds 0, 1 and 4 of both kinds, so all three alarms must be in time and none false. After handing in, ten
-# runs of each kind with other seeds decide: 8 in time, 1 disturbed at most. An alarm at the first sign of KL cries too early;
+# runs of each kind with other seeds decide: at least 8 in time, at most 1 disturbed. An alarm at the first rise of KL comes too early;
 # one that waits for a disaster misses the runs that decay slowly.
 #
 # On the recorded runs a plain limit on KL, say 12 nats, would do as well, because there only the pushed ones go far. It limits

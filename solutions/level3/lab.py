@@ -10,7 +10,7 @@
 # # Level 3 · Selection versus optimisation
 #
 # There are two ways to get better answers out of a score. Level 2 changed the policy. This level leaves it alone, lets it answer many times and
-# **chooses**. Choosing needs no gradient and no training run. It is paid for with every question, and whatever the judge (the reward model, or
+# **chooses**. Choosing needs no gradient and no training run. It is paid for at every question, and whatever the judge (the reward model, or
 # whatever else scores) gets wrong is what it finds first. In this level you write the arithmetic of selection, count its bill to the last token, and put it beside PPO at equal cost.
 #
 # Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
@@ -370,7 +370,7 @@ check(best_of_n_kl)
 # mediocre answer in 90 % of cases and shares the rest among 99 others; and a thousand answers that the judge marks from 0 to 4 only. *Your*
 # `best_of_n_kl` gives the exact divergence.
 #
-# **Predict before you run:** for which of the five is $\log N-\frac{N-1}N$ nearly right? At $N=64$, by which factor is it off for the two equally
+# **Predict before you run:** for which of the five is $\log N-\frac{N-1}N$ nearly right? At $N=64$, by what factor is it off for the two equally
 # likely answers?
 
 # %%
@@ -724,7 +724,7 @@ check(solve)
 # Both are billed in kernel calls. The search's bill is that of *your* `solve`: one that remembers what it has tried pays less, and the whole attempts
 # then get less too. Every proof is checked once more by `check_proof`, which trusts nobody.
 #
-# **Predict before you run:** given as many kernel calls as the search used, which share of the theorems do whole attempts prove? Does the gap grow
+# **Predict before you run:** given as many kernel calls as the search used, what share of the theorems do whole attempts prove? Does the gap grow
 # with the length of the proof?
 
 # %%
@@ -1207,7 +1207,7 @@ say(
 # %% [markdown]
 # **What it cannot show:** that selection beats optimisation. It shows one task, one reward model of a thousand comparisons, one setting of PPO, and a
 # bill for 128 questions. Ask a hundred times as many, and PPO's training is divided among them while best-of-64 pays for each; take a better reward
-# model, and PPO goes further before it turns; more than 64 samples were not tried. What carries over is the form: equal
+# model, and PPO goes further before it turns; more than 64 samples were not tried. What carries over is the form of the comparison: equal
 # sampled tokens, every cost in its own column, gold beside the score, intervals over seeds, and no row left out.
 
 # %% [markdown]

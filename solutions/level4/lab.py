@@ -196,7 +196,7 @@ check(decode_action)
 # valid calls with a few characters changed, and give them to *your* decoder. Nothing may be raised and nothing may become an action by accident.
 # A mutated call may well be another valid call (`3` became `8`): that is no accident of the parser. But what is read as an action must be JSON, and that is asserted.
 #
-# **Predict before you run:** which share of calls with *one* changed character is still a valid call? Which tool's calls break most easily?
+# **Predict before you run:** what share of calls with *one* changed character is still a valid call? Which tool's calls break most easily?
 
 # %%
 prediction_a = ""  # for example "one in ten; submit"
@@ -467,7 +467,7 @@ check(step)
 
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> At which moment do you know what an action will cost: before it is admitted, or after it ran? Which of
-# the two numbers belongs into <code>admit</code>, which into <code>spent</code>? </details>
+# the two numbers goes into <code>admit</code>, which into <code>spent</code>? </details>
 # <details><summary>Hint 2: where to look</summary> <code>dataclasses.replace(state, ...)</code> makes the new state, and
 # <code>replace(transition, signature=...)</code> signs at the end, when <code>transition.payload</code> is known. <code>bound</code> and
 # <code>run</code> both take <code>(state.inner, action.arguments)</code>. </details>
@@ -899,7 +899,7 @@ say(
 #
 # A third of the tasks with two operands ask for a difference.
 #
-# **Predict before you run:** success of the clone on held-out tasks, sampled and greedy. Which share of its actions is valid, before and after cloning?
+# **Predict before you run:** success of the clone on held-out tasks, sampled and greedy. What share of its actions is valid, before and after cloning?
 
 # %%
 prediction_c = ""

@@ -237,7 +237,7 @@ check(lagrangian_step)
 # Then the harmful completions are paid better and better: their help is multiplied by a factor of 1, 2, 4, ... (at 1 they help no more than the best safe one). The six, with help, tone and harm, stand at the top of the cell below. Beside the training
 # a second question: on a stream of random completions, which component decides the *ranking* by a sum?
 #
-# **Predict before you run:** from which factor on does each sum sell the risk, that is, end with more than half of the completions harmful? What do gate and order do? What happens to the last $\lambda$ when the factor doubles?
+# **Predict before you run:** from what factor on does each sum sell the risk, that is, end with more than half of the completions harmful? What do gate and order do? What happens to the last $\lambda$ when the factor doubles?
 
 # %%
 prediction_a = ""  # for example "raw at 2, calibrated at 8; never; it doubles"
@@ -912,7 +912,7 @@ pictures.effects(
 )  # fmt: skip
 
 # %% [markdown]
-# That is manner. Two faults need no attacker: a judge can **drift** (raters get used to things, a model behind an interface is exchanged), and it can prefer its **own family's** answers. Drift shows on *anchors*, items that never change, scored again every week beside the policy's fresh answers. Self-preference shows only across families:
+# So much for manner. Two faults need no attacker: a judge can **drift** (raters get used to things, a model behind an interface is exchanged), and it can prefer its **own family's** answers. Drift shows on *anchors*, items that never change, scored again every week beside the policy's fresh answers. Self-preference shows only across families:
 # how much more does judge $j$ like family $j$ than the other judges do?
 
 # %% tags=["experiment"]
@@ -993,7 +993,7 @@ say(
 # %% [markdown]
 # {{card forged_submission}}
 #
-# The obvious grader puts its checks into the notebook that it grades, behind the student's cells. Here is one: a cell of helpers, then the submission, then the checks, all in one process, and the points are in the last thing that this process prints.
+# The obvious grader puts its checks into the notebook that it grades, after the student's cells. Here is one: a cell of helpers, then the submission, then the checks, all in one process, and the points are in the last thing that this process prints.
 #
 # It grades three functions, two cases each: `logsumexp(x)`, `discounted(r, gamma)`, `kl(p, q)`. Write the text of a cell that gets all its points and computes *none* of the three. It is run in a process of its own, with nothing to gain but this exercise.
 
@@ -1382,9 +1382,9 @@ say(
 # %% [markdown]
 # ### Experiment H, continued · Close, and what is left of the task?
 #
-# Closing a hole under a policy that lives in it can cost the task itself: it may have unlearned to work. So each of the four policies is measured in the world of *your* `closed_switches()`, first as it is; the one that has least left is then trained on there.
+# Closing a hole under a policy that lives in it can cost the task itself: it may have unlearned to work. So each of the four policies is measured in the world of *your* `closed_switches()`, first as it is; the one with the least success left is then trained further there.
 #
-# **Predict before you run:** which of the four policies loses most when its hole is closed, and does it come back?
+# **Predict before you run:** which of the four policies loses most when its hole is closed, and does its success come back?
 
 # %%
 prediction_closed = ""

@@ -204,7 +204,7 @@ check(staleness_report)
 #
 # A grid; a target somewhere; the policy is a table that knows only where the target is from here, and may move or say *done*. It is paid for *done* at the target. Actors walk with the table of some updates ago, and the learner trains on what they bring. Two learners get samples of the same age: for one every ratio is taken to be 1, the other uses *your* `vtrace`. Your `staleness_report` reads the batches.
 #
-# **Predict before you run:** from which lag on does the learner without correction fall behind? And what is left of the effective sample size at the largest lag?
+# **Predict before you run:** from what lag on does the learner without correction fall behind? And what is left of the effective sample size at the largest lag?
 
 # %%
 prediction_a = ""  # for example "from 12 on; a third"
@@ -316,7 +316,7 @@ check(balanced_batch)
 #
 # Workers run tasks of three lengths, which are sampled equally often; their times have a heavy tail. What began more than a few updates ago is too old, and left out: the greatest lag that is still used is the **staleness limit** (`LIMIT` in the cell below). In simulated time a learner takes its batches in two ways: those that are **completed first**, and by *your* `balanced_batch`. The strata are counted at four stages: sampling, completion, reward, optimisation.
 #
-# **Predict before you run:** which share of the batches is long tasks if the first to finish are taken, and at which stage do they disappear? What does balance cost in waiting?
+# **Predict before you run:** what share of the batches is long tasks if the first to finish are taken, and at which stage do they disappear? What does balance cost in waiting?
 
 # %%
 prediction_b = ""
@@ -400,7 +400,7 @@ say(
 #
 # A simulation of discrete events: nobody waits for real, so that ten thousand workers fit into one process. Their tools have heavy-tailed times. A **synchronous** learner waits for all episodes of its round; an **asynchronous** one takes batches within a staleness limit while the workers go on. A batch is as large as the cluster, an update takes `UPDATE_SECONDS`, and time is counted up to the last update.
 #
-# **Predict before you run:** which share of the time does each learner wait, with few workers and with many? How far is the 99 % quantile of an episode's latency from the median?
+# **Predict before you run:** what share of the time does each learner wait, with few workers and with many? How far is the 99 % quantile of an episode's latency from the median?
 
 # %%
 prediction_c = ""
@@ -748,7 +748,7 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** kills at the moments that nobody drew. Nor is *exactly once* a property of the world outside: an episode that sent a message before it was killed has sent it. What is recorded exactly once is the record; actions that can't be taken back must carry a number by which the other side knows a repetition.
+# **What the figure cannot show:** kills at moments that were not drawn. Nor is *exactly once* a property of the world outside: an episode that sent a message before it was killed has sent it. What is recorded exactly once is the record; actions that can't be taken back must carry a number by which the other side knows a repetition.
 
 # %% [markdown]
 # How does a worker that was killed in the middle of a word go on with it? Below an episode of a trained policy is played with a log. Then the log is cut after every single line, with half of the next one left behind as a kill leaves it, and the episode is played again: it takes the logged tokens in place of new ones, gives them to the model in the shapes of the first time (so that the key-value cache, the keys and values of all earlier tokens that attention looks up again, holds the same bits), makes the tool calls again and
@@ -984,7 +984,7 @@ check(admit)
 # A hasty clone, whose actions often can't even be read, is to learn to act so that the environment runs it; the score of an episode is the share of its actions that were run. The same clone is trained with fresh episodes for every update, with each batch used a fixed number of times (few, many), and with *your* `GradientGate`: at most as many times, but as soon as a proposal is rejected, new episodes are sampled. *Your*
 # `append_round` writes every round, rejected ones too, and *your* `admit` decides whether the next may start.
 #
-# **Predict before you run:** which of the four rules gives the most quality for its sampled tokens? Where does the gate stand between many uses and fresh batches? Which share of the cost is for proposals that came to nothing?
+# **Predict before you run:** which of the four rules gives the most quality for its sampled tokens? Where does the gate stand between many uses and fresh batches? What share of the cost is for proposals that came to nothing?
 
 # %%
 prediction_f = ""
