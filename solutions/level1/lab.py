@@ -902,8 +902,8 @@ say(
 # - `"accurate"` has the higher accuracy on held-out pairs, by at least 0.015, and `"careful"` still orders at least 60 % of them rightly;
 # - `"careful"` chooses better responses: in best-of-64 the mean gold of its choices is higher by at least 0.03, and at least 0.4 above that of a random choice.
 #
-# The checks allow for chance in the hidden pools, so these margins are low: a good recipe gives about 0.07 in accuracy and 0.3 to 1.1 in gold. The gap in gold must
-# come from the runs of praise: if they are taken out of the pools, it must shrink by at least 0.2.
+# The checks allow for chance in the hidden pools, so these margins are low: a good recipe gives several times as much (the evidence below has the numbers). The gap in
+# gold must come from the runs of praise: if they are taken out of the pools, it must shrink by at least 0.2.
 #
 # You may collect labels from `careful_annotator` and `hasty_annotator`, about reviews by the `old_policy`, by the `new_policy`, or by `audit`: reviews of
 # the new policy that were picked because they looked suspicious. The new policy ends one review in fifty in a run of praise that no reader likes; in the

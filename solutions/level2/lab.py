@@ -1319,8 +1319,8 @@ say("**What came out.**\n\n" + "\n".join(rows) + f"\n\nYou predicted: {predictio
 # %% [markdown]
 # {{card overoptimisation_alarm}}
 #
-# In Experiment B the training reward went on rising while gold fell, and the auditor's score hardly fell either. The *level* of that
-# score is no alarm; but that it stops gaining anything for a further nat may be one. You will not have gold: build an alarm from what a monitor can have without
+# In Experiment B the training reward went on rising while gold fell: **over-optimisation**, or *reward hacking*. The auditor's score
+# hardly fell. Its *level* is no alarm; but that it stops gaining anything for a further nat may be one. You will not have gold: build an alarm from what a monitor can have without
 # trusting the reward. A **history** is a list of dicts, one per two training steps:
 #
 # | key | mean over the responses of these steps |

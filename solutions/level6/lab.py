@@ -202,7 +202,7 @@ check(staleness_report)
 # %% [markdown]
 # ### Experiment A · Actors that lag
 #
-# A grid; a target somewhere; the policy is a table that knows only where the target is from here, and may move or say *done*. It is paid for *done* at the target. Actors walk with the table of some updates ago, and the learner trains on what they bring. Two learners get samples of the same age: for one every ratio is taken to be 1, the other uses *your* `vtrace`. Your `staleness_report` reads the batches.
+# The world is a grid with a target in it. The policy is a table: all it knows is where the target lies from here, and it may move or say *done*. It is paid for *done* at the target. Actors walk with the table of some updates ago, and the learner trains on what they bring. Two learners get samples of the same age: for one every ratio is taken to be 1, the other uses *your* `vtrace`. Your `staleness_report` reads the batches.
 #
 # **Predict before you run:** from what lag on does the learner without correction fall behind? And what is left of the effective sample size at the largest lag?
 
