@@ -427,8 +427,8 @@ check(whiten)
 # ## Part B · PPO's losses
 #
 # The policy gradient is $\nabla J=\mathbb E_\pi\big[\sum_t\nabla\log\pi(y_t)\,\hat A_t\big]$, for responses that *this* policy
-# wrote. Whoever follows it with fresh samples for every step, and a return in place of $\hat A_t$, runs **REINFORCE**; with a critic's
-# value subtracted it is **A2C** (advantage actor-critic). After one step the policy is another one and the batch is old. Proximal policy
+# wrote. With fresh samples for every step, and the return in place of $\hat A_t$, this is **REINFORCE**; with a critic's value subtracted,
+# REINFORCE with a learned baseline; with GAE's $\hat A_t$, which also bootstraps from the critic, **A2C** (advantage actor-critic). After one step the policy is another one and the batch is old. Proximal policy
 # optimisation (PPO) reuses it for a few steps, through the ratio $\rho_t=\pi(y_t)/\pi_{\text{old}}(y_t)$ to the policy that wrote it.
 # Three policies must not be confused: the **current** one has the gradient; the **old** one, also called **behaviour policy**, wrote the
 # batch, and its log-probabilities were recorded while it wrote; the **reference** never changes.
@@ -855,7 +855,7 @@ check(aggregate)
 #
 # A response that runs into the length limit is cut, and a reward of "wrong" for the cut hits good and bad reasoning alike. DAPO
 # (decoupled clip and dynamic sampling policy optimisation), a variant of GRPO, lets the penalty grow over the last tokens before the
-# limit [D]. With limit $L$ and buffer $b$, a response of length $n$ gets
+# limit [D]. With limit $L$ (here a length, not a loss) and buffer $b$, a response of length $n$ gets
 #
 # $$\begin{cases}0 & n\le L-b\\ \dfrac{(L-b)-n}{b} & L-b<n\le L\\ -1 & n>L\end{cases}$$
 #

@@ -813,7 +813,7 @@ say(
 # %% [markdown]
 # ### Experiment F · Evolution is search
 #
-# AlphaCode and its successors (Google DeepMind) draw many programs, filter, group and choose. AlphaEvolve lets a language model propose changes to programs, an executable
+# DeepMind's AlphaCode and its successors draw many programs, filter, group and choose. Google DeepMind's AlphaEvolve lets a language model propose changes to programs, an executable
 # evaluator scores them, and the best become the material of later prompts [D]. Its proposals get better during a run, and yet no weight changes: what
 # improves is the list of ancestors.
 #

@@ -30,7 +30,7 @@
 # - fill an evidence table with labels, places and premises, and keep both values where sources disagree;
 # - audit an announcement with planted over-claims, and your own run against a reproducibility checklist.
 #
-# **You need** levels 0 to 6, and the ledger that you wrote at the end of level 6. **Time** about 5 hours: nearly four for the exercises, the rest for the experiments and the questions.{{measured}}
+# **You need** levels 0 to 6, and the ledger that you wrote at the end of level 6. **Time** about 5 hours: nearly four for the exercises, the rest for the experiments and the questions. {{measured}}
 #
 # Open language is not asked for: numbers, statements and reports come in small grammars that are defined here.
 
