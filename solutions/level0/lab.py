@@ -22,7 +22,7 @@
 #
 # **You need** Python, tensors in PyTorch, and the idea of a probability distribution. No reinforcement learning yet.
 #
-# **Time** about 4 hours for the exercises and one more for the experiments and questions. {{measured}}
+# **Time** about 5 hours: four for the exercises, one for the experiments and the questions. {{measured}}
 #
 # **How an exercise works.** A card says how long it takes, what it is worth and which statements its checks test: L0.01 is one, and
 # `statement("L0.01")` says it in words. Replace the line `raise NotImplementedError()` by your code, run the cell, then run the check
