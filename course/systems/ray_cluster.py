@@ -12,6 +12,8 @@ import torch
 
 from course.systems.engine import Law, LostWorker, Played, Player, Pool, Said, Shard, Workload
 
+TRIES = 4  # of a cluster on this machine: Ray fixes the seconds it waits, and a second start finds its files read already
+
 
 def start_ray(address: str | None = None, cpus: int | None = None) -> bool:
     """Connect to a cluster, or start one on this machine; returns whether that was needed. Nothing is reported to anybody.
@@ -26,14 +28,17 @@ def start_ray(address: str | None = None, cpus: int | None = None) -> bool:
     if ray.is_initialized():
         return False
     local = {} if address else {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": 100 * 2**20}
-    try:
-        ray.init(address=address, logging_level="ERROR", log_to_driver=False, **local)
-    except Exception as error:
-        ray.shutdown()
-        raise RuntimeError(
-            f"a Ray cluster must come up ({error}): its agents have 15 s for that, which is short on a busy machine; try again when "
-            f"it is quieter, or give the address of a running cluster"
-        ) from error
+    for left in reversed(range(1 if address else TRIES)):
+        try:
+            ray.init(address=address, logging_level="ERROR", log_to_driver=False, **local)
+            break
+        except Exception as error:
+            ray.shutdown()
+            if not left:
+                raise RuntimeError(
+                    f"a Ray cluster must come up ({error}): its agents have 15 s for that, which is short on a busy machine; try "
+                    f"again when it is quieter, or give the address of a running cluster"
+                ) from error
     return True
 
 
