@@ -11,7 +11,7 @@ from itertools import product
 from autograder.checks.level4 import written
 from autograder.checks.level5 import differ, is_number
 from autograder.framework import CheckFailed, Exercise, expect_verdicts, invariant, rejection
-from course.evidence.checklist import CHECKLIST, STATUSES, checklist, example_run, read_export
+from course.evidence.checklist import CHECKLIST, STATUSES, checklist, example_run, read_export, right_place
 from course.evidence.excerpt import CLAIMED, EXCERPT, TRUTH
 from course.evidence.lint import REASONS
 from course.evidence.lore import CLAIMS, FACTS, REFUTES
@@ -921,9 +921,9 @@ def wrong_item(item, given):
         }
         return f"{item.field}: expected {item.status!r} for {asks}, since {told[item.status]}; got {status!r}"
     if item.status == "missing":
-        if not (place == item.place or (place in places and item.place.startswith(place))):
+        if not right_place(item, place):
             return f"{item.field}: expected where it should have been recorded, {item.place}, got {place!r}"
-    elif not any(place == known or place.startswith(f"{known}.") for known in places):
+    elif not right_place(item, place):
         return f"{item.field}: expected where it stands, {' or '.join(places)}, got {place!r}"
     return ""
 

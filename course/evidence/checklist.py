@@ -104,6 +104,29 @@ def checklist(text: str | Mapping[str, Any]) -> tuple[Item, ...]:
     return tuple(_item(field, places, ledger, declaration) for field, (_, places) in CHECKLIST.items())
 
 
+def right_place(item: Item, place: str) -> bool:
+    """Whether a place is one of the item: the one that lacks it, or what holds that; of what is recorded any of the list, or a part of it."""
+    places = CHECKLIST[item.field][1]
+    if item.status == "missing":
+        return place == item.place or (place in places and item.place.startswith(place))
+    return any(place == known or place.startswith(f"{known}.") for known in places)
+
+
+def agreement(text: str | Mapping[str, Any], said: Mapping[str, Any]) -> tuple[int, int]:
+    """(statuses, places) of the fourteen items in which an audit {item: (status, place)} agrees with the checklist.
+
+    A place counts where the status agrees. What is no pair agrees with nothing.
+    Raises: ValueError as read_export.
+    """
+    statuses = places = 0
+    for item in checklist(text):
+        row = said.get(item.field)
+        if isinstance(row, (tuple, list)) and len(row) == 2 and row[0] == item.status:
+            statuses += 1
+            places += isinstance(row[1], str) and right_place(item, row[1])
+    return statuses, places
+
+
 def _item(field: str, places: Sequence[str], ledger: Sequence[Entry], declaration: Mapping[str, Any]) -> Item:
     found = []
     for place in places:
