@@ -60,7 +60,7 @@ def with_and_without(
     figure, (panel,) = style.canvas(height=1.5 + 0.36 * (rows + 1.5 * len(groups)), title=title)
     places, names, y = [], [], 0.0
     for quantity, pairs in groups.items():
-        panel.text(0, y, quantity, transform=panel.get_yaxis_transform(), fontweight="bold", fontsize=9, va="center")
+        panel.text(0.01, y, quantity, transform=panel.get_yaxis_transform(), fontweight="bold", fontsize=9, va="center")
         y += 1
         for name, (one, other) in pairs.items():
             first = not places
