@@ -19,7 +19,7 @@ CHECKS = ("__init__", "local", "framework", "draw", "judge", "levels", "bans", "
 def write_release(target: Path) -> int:
     """Write the zip; returns the number of files in it. The same checkout gives the same bytes."""
     files = {name: (ROOT / name).read_bytes() for name in TOP if (ROOT / name).exists()}
-    files |= _tree("docs", "*.png")
+    files |= _tree("docs", "*.png") | _tree("docs", "*.md")  # the README links them
     files |= (
         _tree("course", "*.py")
         | _tree("course", "*.toml")

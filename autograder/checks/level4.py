@@ -30,7 +30,7 @@ EXERCISES = (
     Exercise("sign_result", "4.4", "Who said that?", 15, 2),
     Exercise("verify_result", "4.5", "Narrated, edited, replayed", 15, 2),
     Exercise("step", "4.6", "One step of an environment", 60, 5, ("confirm", "_admitted", "_answered", "_closed", "faulty_step")),
-    Exercise("test_step", "4.7", "Bug hunt: a sandbox with holes", 35, 4),
+    Exercise("test_step", "4.7", "Bug hunt: an environment with holes", 35, 4),
     Exercise("trajectory_mask", "4.8", "Whose tokens are these?", 15, 2, ("action_mask", "Episodes", "_turns")),
     Exercise("cloning_loss", "4.9", "Imitate the actions only", 20, 3, ("sft_loss",)),
     Exercise("action_logprob", "4.10", "An action as one choice", 15, 2, ("action_credit_loss", "action_sums")),

@@ -125,6 +125,31 @@ def percentiles(panel: Any, tails: Mapping[str, Mapping[str, float | int]]) -> N
     label(panel, x="seconds from start to end of an episode", y="", title="tails of the latency")
 
 
+def paired(
+    left: Mapping[str, Sequence[float | int]], right: Mapping[str, Sequence[float | int]], *, y: tuple[str, str], title: str
+) -> Any:
+    """Two quantities, each at several places for the same seeds: a thin line joins the values of one seed, the diamonds are means.
+
+    left, right: place -> one value per seed, in one order. y: what each of the two is.
+    """
+    if len({len(values) for panel in (left, right) for values in panel.values()}) != 1:
+        raise ValueError("left and right must hold one value per seed at every place, and as many at each")
+    figure, panels = canvas(2, width=5.8, height=3.9, title=title)
+    for panel, places, name in zip(panels, (left, right), y):
+        at = range(len(places))
+        for row in zip(*places.values()):
+            panel.plot(at, row, color=GREY, linewidth=0.9, marker="o", markersize=3, alpha=0.7)
+        panel.plot(
+            at, [_mean(values) for values in places.values()], color=BLUE, marker="D", linewidth=2.2, label="mean of the seeds"
+        )
+        panel.set_xticks(at, list(places))
+        panel.set_xlim(-0.35, len(places) - 0.65)
+        label(panel, x="", y=name)
+    panels[0].set_ylim(0, None)
+    panels[0].legend(frameon=False, fontsize=9)
+    return figure
+
+
 ANSWERS = {"answered": GREEN, "failed": RED, "never answered": ORANGE}
 
 

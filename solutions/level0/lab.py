@@ -9,8 +9,9 @@
 # %% [markdown]
 # # Level 0 · Probability and masks
 #
-# A language model gives a law over the next token: a probability for each entry of the vocabulary. Most of this course is arithmetic
-# on that law: which tokens did the policy (the model that acts) choose, how likely were they, how far did the law move. Many bugs in
+# A language model gives a **law** (a probability distribution) over the next token: a probability for each entry of the vocabulary. Most of
+# this course is arithmetic on that law: which tokens did the **policy** (the model that acts) choose, how likely were they, how far did the
+# law move. Many bugs in
 # training code are small: a shift by one, a mask that is off by a role, a mean over the wrong denominator. Here you meet each of them.
 #
 # **You will be able to**
@@ -21,13 +22,18 @@
 #
 # **You need** Python, tensors in PyTorch, and the idea of a probability distribution. No reinforcement learning yet.
 #
-# **Time** about 4 hours for the exercises and one more for the experiments and questions. {{measured}}
+# **Time** about 5 hours: four for the exercises, one for the experiments and the questions. {{measured}}
 #
 # **How an exercise works.** A card says how long it takes, what it is worth and which statements its checks test: L0.01 is one, and
 # `statement("L0.01")` says it in words. Replace the line `raise NotImplementedError()` by your code, run the cell, then run the check
 # below it. A check tells you what it expected, what it got and, if your answer behaves like a mistake we know, which one. Gradients are
 # checked too, so compute with tensors all the way. Stuck? Three hints are folded under each check: a question, a pointer, almost code.
-# When your notebook is graded, the same checks run again on other numbers, with a few more.
+# When your notebook is graded, the same checks run again on other numbers, with a few more. A card's "not allowed here" names functions, of
+# the package or of a library, that would solve the exercise for you.
+#
+# **Shapes and units, in all levels.** `[B, T, V]` is a tensor of $B$ rows (the batch), $T$ positions in time and $V$ entries of the
+# vocabulary; `[...]` stands for any dimensions. Logarithms are natural, so log-probabilities are in **nats**. A mask is bool or 0/1, and what
+# stands where it is 0 never counts.
 
 # %% tags=["parameters"]
 SEED = 0
@@ -123,7 +129,7 @@ check(token_logprobs)
 # %% [markdown]
 # {{card entropy}}
 #
-# The surprise of a token is $-\log p_i$, and entropy is the mean surprise of a law, in nats (natural logarithms):
+# The surprise of a token is $-\log p_i$, and entropy is the mean surprise of a law, in nats:
 #
 # $$H(p) = -\sum_i p_i\log p_i,\qquad 0\log 0 := 0 .$$
 #
@@ -164,8 +170,8 @@ check(entropy)
 # $$\mathrm{KL}(p\,\|\,q)=\sum_i p_i\,(\log p_i-\log q_i).$$
 #
 # It is never negative, is zero only for equal laws, and is **not symmetric**. An entry with $p_i=0$ adds nothing, whatever $q_i$ is. An
-# entry with $p_i>0$ and $q_i=0$ makes it $+\infty$. In RLHF (reinforcement learning from human feedback) $p$ is the policy and $q$ a
-# frozen reference: if the reference calls a token impossible that the policy may choose, the penalty is infinite.
+# entry with $p_i>0$ and $q_i=0$ makes it $+\infty$. In RLHF (reinforcement learning from human feedback) $p$ is the policy and $q$ the
+# **reference policy**, a frozen one that $p$ is kept near: if it calls a token impossible that the policy may choose, the penalty is infinite.
 
 # %% ng="solution:kl_divergence"
 def kl_divergence(p_logits, q_logits):
@@ -234,7 +240,7 @@ check(kl_estimates)
 # ### Experiment A · Which estimator would you trust?
 #
 # Two laws over six tokens: $p$, and $q$ which moves away from $p$ as the distance grows. For each distance we draw many small batches
-# from $p$ and look at the mean of $k_1$, $k_2$, $k_3$ in each batch.
+# from $p$ and look at the mean of $k_1$, $k_2$, $k_3$ in each batch, and at the **spread** of these means, their standard deviation.
 #
 # **Predict before you run:** for laws that nearly agree, which of the unbiased two, $k_1$ and $k_3$, has the smaller spread? And for laws
 # far apart? And does a small spread make $k_2$ a good choice?
@@ -261,9 +267,9 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show.** It says which estimator of the *value* is quiet. It says nothing about gradients: used as a loss, $k_1$
-# has an expected gradient of exactly zero. You will meet that in level 2. It also assumes that samples really come from $p$: with top-p
-# or top-k sampling they come from another law, and then none of the three agrees with the exact KL.
+# **What the figure cannot show:** anything about gradients. It says which estimator of the *value* is quiet; used as a loss, $k_1$ has an
+# expected gradient of exactly zero, which level 2 comes back to. It also assumes that samples really come from $p$. With top-p or top-k
+# sampling, which leave improbable tokens out, they come from another law, and then none of the three agrees with the exact KL.
 #
 # Move the sliders and watch one pair of laws, its exact KL in both directions and the three estimators. At a large distance, look at
 # $k_3$: most batches lie below the exact value, and a few far above it (too far to be drawn) bring the mean back.
@@ -283,12 +289,12 @@ sliders(
 # %% [markdown]
 # {{card causal_attention}}
 #
-# Attention mixes values of earlier positions: with queries $q_t$, keys $k_s$, values $v_s$ of dimension $D$,
+# Attention mixes values of earlier positions: with queries $q_t$, keys $k_s$, values $v_s$ of dimension $D$, in each of $H$ heads by itself,
 #
 # $$o_t=\sum_{s\in S_t} a_{ts}v_s,\qquad a_{t\cdot}=\operatorname{softmax}_{s\in S_t}\!\left(\frac{q_t\cdot k_s}{\sqrt D}\right),\qquad
 # S_t=\{s\le t:\ \text{key } s \text{ is real}\}.$$
 #
-# Two promises hang on $S_t$. **Causality:** nothing at or before $t$ may depend on a later token, or the log-probabilities of exercise
+# Two promises depend on $S_t$. **Causality:** nothing at or before $t$ may depend on a later token, or the log-probabilities of exercise
 # 0.2 are not probabilities of anything. **Padding:** rows of a batch have different lengths and are padded, on the left for
 # sampling and often on the right for training; a row must come out as if it were alone. A query that may see no key at all (padding on
 # the left) gives zeros, never NaN. A padded query behind real keys needs no special case: it is computed like any other, and nobody reads
@@ -516,12 +522,15 @@ check(sft_loss)
 # %% [markdown]
 # ### Experiment C · Low loss, bad behaviour
 #
-# Clone a writer of tiny film reviews with *your* `sft_loss`: a small decoder learns from demonstrations such as
-# `the movie was very good . <end>`. The language has a grammar, so that we can say exactly how much probability the policy gives to words
-# that are **wrong** at each place.
+# Clone a writer of tiny film reviews with *your* `sft_loss`: a small decoder (a transformer that reads from left to right) learns from
+# **demonstrations** such as `the movie was very good . <end>`. The language has a grammar, so that we can say exactly how much probability
+# the policy gives to words that are **wrong** at each place.
 #
 # Then we ask two questions about the same weights. *Teacher forcing:* after a prefix that the demonstrator wrote, how likely is a wrong
 # next word? *Interaction:* and after a prefix that the policy wrote itself?
+#
+# A policy is sampled at a **temperature** $\tau$: its logits are divided by $\tau$ before the softmax. 1 is the policy as it is, below 1 the
+# likely words get likelier, and 0 stands for *greedy*: always the likeliest word.
 #
 # **Predict before you run:** do the two differ early in a review? And late? Is the loss per token higher on held-out demonstrations or on
 # the policy's own samples?
@@ -583,9 +592,9 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show.** It shows one seed. The late places are averages over the few reviews that are that long, and those of
-# the two curves are not the same reviews. The size of the gap belongs to this small policy, which was stopped early on purpose. The
-# policy's own prefixes differ from demonstrated ones whenever it is not a perfect copy; how much that costs, you must measure where it acts.
+# **What the figure cannot show:** how large the gap is elsewhere. It shows one seed. The late places are averages over the few reviews that
+# are that long, and those of the two curves are not the same reviews. The size of the gap belongs to this small policy, which was stopped
+# early on purpose. The policy's own prefixes differ from demonstrated ones whenever it is not a perfect copy; how much that costs, you must measure where it acts.
 
 # %% [markdown]
 # ## Part C · Bug hunt
@@ -749,7 +758,8 @@ check(find_actions)
 # - Williams (1992) on score-function estimators, before level 2.
 # - Ross and Bagnell (2010) and Ross, Gordon and Bagnell (2011) on why errors compound when a cloned policy acts.
 # - Schulman's note "Approximating KL Divergence" (2020), where $k_1$, $k_2$, $k_3$ got their names.
-# - In this package: `course/prob.py`, `course/masks.py`, `course/language/masking.py`, where the same functions live. Look after handing in.
+# - In this package, after handing in: `course/prob.py`, `course/masks.py`, `course/language/masking.py`, where the same functions live. Next:
+#   level 1. So far nobody has said which of two answers is the better one; there, people's choices become a number to train on.
 
 # %%
 from course.doctor import peak_memory

@@ -9,8 +9,9 @@
 # %% [markdown]
 # # Level 1 · Preference modelling
 #
-# Nobody can write down what a good answer is, but people can say which of two answers is better. This level turns such choices into a number
-# that a policy can be trained on. Most of its time goes into the ways in which that number is wrong: labels are noisy, biased,
+# Level 0 said which tokens a policy chose and how likely they were. It did not say whether they were any good. Nobody can write down what a
+# good answer is, but people can say which of two answers is better. This level turns such choices into a number that a policy can be trained
+# on, a **reward**. Most of its time goes into the ways in which that number is wrong: labels are noisy, biased,
 # tied or cyclic; the model is read at the wrong token; the split leaks; the model is accurate where it does not matter.
 #
 # Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
@@ -39,12 +40,13 @@ from autograder import check, statement
 # %% [markdown]
 # ## Part A · From choices to a number
 #
-# Give every response a score $r$. The **Bradley-Terry model** says that a comparison is a noisy reading of the difference:
+# Give every response a score $r$. The **Bradley-Terry model** says that a comparison is a noisy reading of the difference. That response $w$
+# (the winner) is preferred to response $l$ (the loser), written $w\succ l$, has the probability
 #
 # $$P(w\succ l) = \sigma(r_w-r_l) = \frac{1}{1+e^{-(r_w-r_l)}} .$$
 #
-# Only differences appear. Add any function of the prompt to all scores of that prompt and no probability changes: a reward model's zero means
-# nothing, and rewards of different prompts can't be compared without more assumptions.
+# A **reward model** is a network that is fitted to give such scores. Only differences appear. Add any function of the prompt to all scores of that prompt and no probability changes: a reward model's zero means
+# nothing, and scores of responses to different prompts can't be compared without more assumptions.
 
 # %% [markdown]
 # {{card pairwise_reward_loss}}
@@ -170,11 +172,11 @@ check(test_last_token_score)
 # ### Experiment A · How many labels, and how noisy?
 #
 # The task is tiny film reviews: `the movie was very good . <end>`. Their **gold utility** is a formula (tone, minus penalties for broken grammar and
-# repetition), so that we can see what a reward model misses. An annotator compares two reviews of the same film; a noisy one writes some answers
-# down the wrong way round. We train a small reward model with *your* `pairwise_reward_loss` and `last_token_score` and ask how well it orders held-out
+# repetition), so that we can see what a reward model misses. An **annotator** (in papers also *labeller* or *rater*) compares two reviews of the same
+# film; a noisy one writes some answers down the wrong way round. We train a small reward model with *your* `pairwise_reward_loss` and `last_token_score` and ask how well it orders held-out
 # reviews. *Accuracy* is the share of held-out pairs with different gold that the scores order as gold does.
 #
-# **Predict before you run:** sixteen times as many labels, or no noise: which helps more? How well does the model fit 64 labels it has seen?
+# **Predict before you run:** which helps more, sixteen times as many labels or no noise? How well does the model fit 64 labels it has seen?
 
 # %%
 prediction_a = ""  # for example "labels; it fits them perfectly"
@@ -240,9 +242,9 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show.** One seed per point: differences of a few per cent may be luck. The noise here is fair, equally likely for every
-# pair, so with enough labels it averages out. A *bias*, such as a taste for length (Experiment E), does not. And pairs of an ordinary
-# writer say nothing about text that only an optimised policy writes (exit test).
+# **What the figure cannot show:** small differences. There is one seed per point, and a few per cent may be luck. Nor does it show a *bias*. The
+# noise here is fair, equally likely for every pair, so with enough labels it averages out; a taste for length (Experiment E) does not. And
+# pairs of an ordinary writer say nothing about text that only an optimised policy writes (exit test).
 
 # %% [markdown]
 # ## Part B · Rankings, splits and cycles
@@ -250,7 +252,7 @@ say(
 # %% [markdown]
 # {{card ranking_pairs}}
 #
-# A labeller may rank $K$ responses to one prompt. A ranking of $K$ gives up to $K(K-1)/2$ ordered pairs; tied responses give no pair. Nine responses
+# An annotator may rank $K$ responses to one prompt. A ranking of $K$ gives up to $K(K-1)/2$ ordered pairs; tied responses give no pair. Nine responses
 # give 36 pairs, four give 6, but the pairs of one ranking are not independent: if every pair counts the same, a prompt with nine responses weighs six
 # times as much as one with four. So every ranking that has at least one pair gets **the same total weight**, split equally over its pairs, and all
 # weights sum to 1.
@@ -290,7 +292,7 @@ check(ranking_pairs)
 #
 # $$L=\sum_{(w,l)} \text{weight}_{wl}\;\big(-\log\sigma(s_w-s_l)\big)$$
 #
-# over the pairs $(w,l)$ of the last exercise, with $s$ the scores. InstructGPT trained its reward model on all pairs of a ranking as one batch element,
+# over the pairs $(w,l)$ of the last exercise, with $s$ the scores. InstructGPT (OpenAI, 2022) trained its reward model on all pairs of a ranking as one batch element,
 # divided by their number. The reason its authors give is that the model overfitted when the pairs were shuffled [D].
 
 # %% ng="solution:grouped_ranking_loss"
@@ -376,11 +378,11 @@ check(split_by_group)
 # %% [markdown]
 # ### Experiment B · A cycle
 #
-# Three labellers with three tastes each compare one pair ten times. The first always prefers A to B, the second B to C, the third C to A. We fit one score
+# Three annotators with three tastes each compare one pair ten times. The first always prefers A to B, the second B to C, the third C to A. We fit one score
 # per response with *your* `pairwise_reward_loss`.
 #
-# **Predict before you run:** which response gets the highest score, and what probability does the fit give to "A beats B", which was the answer ten times
-# out of ten?
+# **Predict before you run:** which response gets the highest score? "A beats B" was the answer ten times out of ten: what probability does the fit give
+# to it?
 
 # %%
 prediction_b = ""  # for example "A; 0.9"
@@ -424,7 +426,7 @@ say(
 
 # %% [markdown]
 # **What the figure cannot show:** whether the cycle is one person's confusion or three people's honest tastes. A scalar reward can't tell either: look for cycles
-# *before* you fit, split by annotator, and say which fraction of the data no score can explain.
+# *before* you fit, split by annotator, and say what fraction of the data no score can explain.
 
 # %% [markdown]
 # ## Part C · Is it calibrated, and on which law?
@@ -528,7 +530,7 @@ for row in validation_report(torch.cat(every_margin), every_record):
 
 # %% [markdown]
 # **What the figure cannot show:** whether the model is any good. A model that says 0.5 to everything is perfectly calibrated on balanced labels. And each number belongs to
-# *a law*: an annotator, a writer, a way of choosing the pairs. "Our reward model has 74 % accuracy" without these says little. This is one model of one seed.
+# *a law*: an annotator, a writer, a way of choosing the pairs. "Our reward model has 74 % accuracy" without these says little. And this is one model from one seed.
 
 # %% [markdown]
 # ## Part D · Labels from machines, labels worth buying, labels in time
@@ -536,7 +538,7 @@ for row in validation_report(torch.cat(every_margin), every_record):
 # %% [markdown]
 # {{card soft_label_loss}}
 #
-# An AI judge can give a probability in place of a choice. In Constitutional AI a judge that reasoned before it answered gave probabilities near 0 and 1;
+# An AI judge can give a probability in place of a choice. In Constitutional AI (Anthropic, 2022: a model labels under written principles) a judge that reasoned before it answered gave probabilities near 0 and 1;
 # they were clamped to 40-60 % before the training [D]. With $m$ the margin $r_A-r_B$ and $q$ the judge's clamped probability that A is better, the loss is
 # the cross-entropy
 #
@@ -729,8 +731,8 @@ say(
 # %% [markdown]
 # {{card intertemporal_loss}}
 #
-# Long episodes are hard to compare as wholes; people can say "between here and there it got better". DeepMind's Playhouse agents were trained from such
-# marks [D]. Let a utility $U_{b,t}$ be read after every step $t$ of episode $b$. A mark $+1$ between times $e_b<l_b$ says that $U_{b,l_b}>U_{b,e_b}$, a mark $-1$
+# Sometimes the policy acts in many steps, an *episode* (level 4). Long episodes are hard to compare as wholes; people can say "between here and there it got
+# better". DeepMind's Playhouse agents, which follow instructions in a simulated house, were trained from such marks [D]. Let a utility $U_{b,t}$ be read after every step $t$ of episode $b$. A mark $+1$ between times $e_b<l_b$ says that $U_{b,l_b}>U_{b,e_b}$, a mark $-1$
 # the opposite:
 #
 # $$L=-\frac1B\sum_b \log\sigma\big(\text{mark}_b\,(U_{b,l_b}-U_{b,e_b})\big).$$
@@ -768,13 +770,14 @@ check(intertemporal_loss)
 # %% [markdown]
 # {{card optimal_policy}}
 #
-# RLHF maximises reward minus a penalty for leaving the reference policy: $J(\pi)=\mathbb E_\pi[r]-\beta\,\mathrm{KL}(\pi\,\|\,\pi_{\text{ref}})$. Over a list of responses the
-# best law is known in closed form:
+# RLHF maximises the expected reward of a policy $\pi$, minus a penalty for leaving the reference policy $\pi_{\text{ref}}$ (level 0):
+# $J(\pi)=\mathbb E_\pi[r]-\beta\,\mathrm{KL}(\pi\,\|\,\pi_{\text{ref}})$. The **price of KL**, $\beta>0$, is in units of reward per nat. Over a list of responses $y$ to
+# one prompt the best law $\pi^*$ is known in closed form:
 #
 # $$\pi^*(y)=\frac{1}{Z}\,\pi_{\text{ref}}(y)\,e^{r(y)/\beta},\qquad Z=\sum_y\pi_{\text{ref}}(y)\,e^{r(y)/\beta}.$$
 #
 # Read backwards, $r(y)=\beta\log\frac{\pi^*(y)}{\pi_{\text{ref}}(y)}+\beta\log Z$: a policy *is* a reward model,
-# up to a number per prompt. DPO rests on this.
+# up to a number per prompt. Direct preference optimisation (DPO), the next exercise, rests on this.
 #
 # For a small $\beta$ the exponential overflows although the law is harmless: your result must stay finite there. Only a response that the reference never
 # gives keeps its log-probability of $-\infty$, whatever its reward.
@@ -808,10 +811,10 @@ check(optimal_policy)
 # Put the implicit reward $\beta\log\frac{\pi(y)}{\pi_{\text{ref}}(y)}$ into Bradley-Terry; $\beta\log Z$ cancels, because both responses answer the same
 # prompt:
 #
-# $$L=-\frac1B\sum\log\sigma\Big(\beta\big[(\log\pi(y_w)-\log\pi_{\text{ref}}(y_w))-(\log\pi(y_l)-\log\pi_{\text{ref}}(y_l))\big]\Big).$$
+# $$L=-\frac1B\sum_b\log\sigma\Big(\beta\big[(\log\pi(y_w)-\log\pi_{\text{ref}}(y_w))-(\log\pi(y_l)-\log\pi_{\text{ref}}(y_l))\big]\Big).$$
 #
 # Here $\log\pi(y)$ is the **sum** of the response's token log-probabilities; with an average the derivation above no longer holds.
-# $y_w$ is the chosen response, $y_l$ the rejected one. Where policy and reference agree the loss is $\log 2$: if your training does not start there, the
+# $y_w$ is the chosen response of pair $b$, $y_l$ its rejected one. Where policy and reference agree the loss is $\log 2$: if your training does not start there, the
 # reference is not what you think.
 
 # %% ng="solution:dpo_loss"
@@ -840,7 +843,13 @@ check(dpo_loss)
 # ### Experiment E · Five ways to skip the reward model
 #
 # One data set, five objectives, one recipe: DPO with *your* loss, and the package's IPO, KTO, ORPO and UNA. A small policy is trained on good reviews; a hurried annotator
-# compares its samples, gets one answer in ten wrong, and **likes long reviews**. Gold does not care about length.
+# compares its samples, gets one answer in ten wrong, and **likes long reviews**. Gold does not care about length. The other four
+# (`course/objectives/direct.py` has their formulas):
+#
+# - **IPO** (identity preference optimisation) draws the difference of the two log-ratios to a finite target, $1/(2\tau)$, by a squared error;
+# - **KTO** (Kahneman-Tversky optimisation) reads a thumb up or down for each response alone, here up for the chosen and down for the rejected one;
+# - **ORPO** (odds-ratio preference optimisation) imitates the chosen response and adds, with a weight, a penalty on the odds of the rejected one. It has no reference;
+# - **UNA** fits the implicit reward of each response to a score by a squared error, here to one score for chosen responses and its negative for rejected ones.
 #
 # **Predict before you run:** which methods make the reviews longer? Does any of them escape the annotator's bias?
 
@@ -876,8 +885,8 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** which method is best. One seed, one learning rate, and each method's strength means something else ($\beta$,
-# $\tau$, a weight), so they stand at different distances from the reference: to rank them, compare them at equal KL and over seeds. A method whose
+# **What the figure cannot show:** which method is best. There is one seed and one learning rate, and each method's strength means something else
+# ($\beta$, $\tau$, a weight), so they stand at different distances from the reference: to rank them, compare them at equal KL and over seeds. A method whose
 # reviews did not grow may only have moved less. Longer reviews are what a taste for length in the labels would lead to, without a reward model too. To show
 # that the taste is the cause, repeat the run with an annotator who does not have it.
 
@@ -887,17 +896,17 @@ say(
 # %% [markdown]
 # {{card reward_scores}}
 #
-# The held-out accuracy of a reward model is a mean over pairs, most of them *ordinary*. Best-of-N chooses the candidate with the highest score out of $N$, so it
-# reads only the top of the list. Build both kinds of model:
+# The held-out accuracy of a reward model is a mean over pairs, most of them *ordinary*. Best-of-N (level 3) chooses the candidate with the highest score out of
+# $N$, so it reads only the top of the list. Build both kinds of model:
 #
 # - `"accurate"` has the higher accuracy on held-out pairs, by at least 0.015, and `"careful"` still orders at least 60 % of them rightly;
 # - `"careful"` chooses better responses: in best-of-64 the mean gold of its choices is higher by at least 0.03, and at least 0.4 above that of a random choice.
 #
-# The checks allow for chance in the hidden pools, so these margins are low: a good recipe gives about 0.07 in accuracy and 0.3 to 1.1 in gold. The gap in gold must
-# come from the runs of praise: if they are taken out of the pools, it must shrink by at least 0.2.
+# The checks allow for chance in the hidden pools, so these margins are low: a good recipe gives several times as much (the evidence below has the numbers). The gap in
+# gold must come from the runs of praise: if they are taken out of the pools, it must shrink by at least 0.2.
 #
 # You may collect labels from `careful_annotator` and `hasty_annotator`, about reviews by the `old_policy`, by the `new_policy`, or by `audit`: reviews of
-# the new policy that were picked because they looked suspicious. The new policy ends one review in fifty in a run of praise that no reader likes, in the
+# the new policy that were picked because they looked suspicious. The new policy ends one review in fifty in a run of praise that no reader likes; in the
 # audit it is one in four.
 # `fit_phrase_reward` trains a linear model over words and pairs of words in a second, with *your* loss.
 #
@@ -959,9 +968,12 @@ check(reward_scores)
 # <code>reviews.comparisons(600, seed, hasty_annotator, audit)</code>; make a <code>Batch</code> whose action mask is 1 after the three prompt tokens. </details>
 
 # %% [markdown]
-# ### The evidence, over ten seeds
+# ### The evidence, over several seeds
 #
-# One success proves little. The recipe of the exit test was run for ten seeds (`course evidence 1`); each arrow leads from the careful to the accurate model of one seed.
+# One success proves little. The recipe of the exit test was run for several seeds (`course evidence 1`); each arrow leads from the careful to the accurate model of one seed.
+#
+# How far may a mean over so few seeds be off? A **95 % bootstrap interval** says: draw as many results again from those that were measured, with replacement, and take
+# their mean; do so thousands of times; the middle 95 % of these means are the interval. All intervals over seeds in this course are made like this, unless they say otherwise.
 
 # %% tags=["experiment"]
 import json
@@ -1024,7 +1036,9 @@ say(
 # - Bradley and Terry (1952), the model; Christiano et al. (2017), from preferences to a policy.
 # - Ouyang et al. (2022), rankings as one batch element; Bai et al. (2022), Constitutional AI: labels by a model; Abramson et al. (2022), marks in time.
 # - Rafailov et al. (2023), DPO; Azar et al. (2023), what it assumes.
-# - Gao, Schulman and Hilton (2022), what happens when a proxy is optimised: that is level 2.
+# - Gao, Schulman and Hilton (2022), what happens when a proxy is optimised.
+# - In this package, after handing in: `course/objectives/preference.py`, `course/objectives/direct.py`, `course/feedback`. Next: level 2 trains a
+#   policy on such a score, and pushes until the score no longer means what it was fitted to.
 
 # %%
 from course.doctor import peak_memory

@@ -43,7 +43,7 @@ from course.training.metering import metered
 # | SFT on about 12 700 prompts answered by labellers **[D]** | SFT on 800 reviews by a writer who likes most films |
 # | labellers rank 4 to 9 samples of a prompt; all pairs of a ranking stay in one batch element; ties are left out **[D]** | the same, ranked by a gold formula |
 # | a 6-billion reward model, whatever the size of the policy **[D]** | a reward model as large as the policy |
-# | PPO: batches of 512 episodes in 8 minibatches, one epoch, clip 0.2, KL price 0.02, no discount, warm-up of 10 iterations, average of the weights with decay 0.992 **[D]** | the same ratios, batches of 64 |
+# | PPO: batches of 512 episodes in 8 minibatches, one epoch, clip 0.2, price of KL 0.02, no discount, warm-up of 10 iterations, average of the weights with decay 0.992 **[D]** | the same ratios, batches of 64 |
 # | PPO-ptx adds 27.8 times a language-model gradient, on about 8 times as many pretraining examples as episodes **[D]** | 8 times as many; the weight is ours, because how the two losses were scaled is not disclosed **[U]** |
 # | people compare the results **[D]** | a gold formula, and a fixed suite of things the pretrained model could do |
 
@@ -71,7 +71,7 @@ say(
 # %% [markdown]
 # ## PPO, with and without rehearsal
 #
-# Both runs start at the SFT policy, follow the same reward with the same seed, and pay the same price for KL. PPO-ptx also sees pretraining text at every step.
+# Both runs start at the SFT policy, follow the same reward with the same seed, and pay the same price of KL. PPO-ptx also sees pretraining text at every step.
 #
 # **Predict:** (1) Which run ends with the higher reward? (2) What happens to the loss on held-out pretraining text in the run without rehearsal, although KL is
 # priced? (3) Will the average of the weights be better or worse than the last weights?

@@ -37,7 +37,7 @@ from course.figures.learning import curves
 # | summaries, helpful and harmless dialogue; PaLM 2 XS **[D]** | film reviews; a decoder of a tenth of a million weights |
 # | an off-the-shelf model is asked which of two responses is better; both orders, averaged **[D]** | a simulated judge with noise about each text, a liking for what stands first, and a taste for length |
 # | its preference *distribution* trains a reward model **[D]** | the same, with soft labels |
-# | REINFORCE with a value baseline, no discount, KL price 0.05, temperature 0.9, batch 128 **[D]** | the same numbers, other sizes |
+# | REINFORCE with a value baseline, no discount, price of KL 0.05, temperature 0.9, batch 128 **[D]** | the same numbers, other sizes |
 # | direct RLAIF: the judge rates each sample, no reward model **[D]** | the same |
 # | people judge the policies; length is adjusted afterwards **[D]** | gold judges; raw and length-adjusted win rates side by side |
 # | the final checkpoint is chosen among four, by a model's judgement and a look at a dozen examples **[D]** | no choice: the last one |

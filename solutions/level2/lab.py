@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Level 2 · Contextual-bandit RLHF
 #
-# A prompt comes in, the policy writes a response, a reward model scores it once, and the score must change the policy. One
+# A prompt comes in, the policy writes a response, the reward model of level 1 scores it once, and the score must change the policy. One
 # prompt, one decision, one reward: a *contextual bandit* whose single action is a whole response. The response is made of tokens,
 # though, and the optimiser works on tokens. In this level you write every operator between the score and the gradient: which
 # token gets which reward, what counts as credit, how far one batch may push, what the sum is divided by. Then you train with
@@ -43,13 +43,14 @@ from autograder import check, statement
 # %% [markdown]
 # ## Part A · From one score to the credit of a token
 #
-# The objective is that of level 1: reward minus a penalty for leaving a frozen reference,
+# The objective is that of level 1: reward minus a penalty for leaving the reference policy. For a prompt $x$ and responses $y$,
 #
 # $$J(\pi)=\mathbb E_{y\sim\pi(\cdot|x)}\big[r(x,y)\big]
 # -\beta\,\mathrm{KL}\big(\pi(\cdot|x)\,\|\,\pi_{\text{ref}}(\cdot|x)\big).$$
 #
-# Four networks take part, and each has one role: the **actor** $\pi$ and the **critic** $V$ are trained; the **reference**
-# $\pi_{\text{ref}}$ and the **reward model** $r$ are frozen. In this level all tensors of log-probabilities, rewards, values and
+# $\beta$ is the price of KL, in units of reward per nat. Four networks take part, and each has one role: the **actor** $\pi$ (the policy
+# in training) and the **critic** $V$ (what reward to expect) are trained; the **reference** $\pi_{\text{ref}}$ and the **reward model**
+# $r$ are frozen. In this level all tensors of log-probabilities, rewards, values and
 # masks are `[B, T]`, row by response and column by token: entry $t$ of each belongs to the same token. The **action mask** is 1
 # on tokens that the policy chose. Prompt and padding have 0, and so has what a tool wrote into the middle of a response.
 
@@ -60,7 +61,7 @@ from autograder import check, statement
 #
 # $$r-\beta\log\frac{\pi(y|x)}{\pi_{\text{ref}}(y|x)}=r-\beta\sum_t\big[\log\pi(y_t|\cdot)-\log\pi_{\text{ref}}(y_t|\cdot)\big].$$
 #
-# So every action token pays for its own part, at once, and the score $r$ is added at the **last action**: the greatest index
+# So every action token pays for its own part, its **KL cost**, at once, and the score $r$ is added at the **last action**: the greatest index
 # whose mask is 1, not the number of actions minus one. A token that is no action gets exactly 0, whatever the log-probabilities
 # hold there, NaN included. A row without an action has no place for its score and must be refused: a score that is dropped
 # quietly never reaches the policy.
@@ -106,13 +107,13 @@ check(shaped_token_rewards)
 # {{card test_shaped_token_rewards}}
 #
 # **Bug hunt.** This function looks too simple to get wrong. Still, the KL term of a widely used trainer once had the wrong sign
-# ([D], verl pull request 179), and another's PPO put the score one position behind the end token ([D], TRL issue 3750). Neither
+# ([D], verl pull request 179), and another's PPO put the score one position after the end token ([D], TRL issue 3750). Neither
 # crashes. Training runs, the loss moves, and the policy learns something else.
 #
 # Write a test that gets *some* implementation of `shaped_token_rewards(logp_actor, logp_reference, action_mask, terminal_reward,
 # beta)` and raises if it is wrong. It will meet right and wrong implementations in a secret order. Rejecting a right one scores
 # 0: run it on your own first, with inputs that keep the docstring's promises. Wrong ones turn the direction of the KL cost, add
-# the score at a wrong place (the first action, the last column, the number of actions minus one, behind the last action, at every
+# the score at a wrong place (the first action, the last column, the number of actions minus one, after the last action, at every
 # action), write it over the last action's own KL cost instead of adding it, charge tokens that are no actions, let what stands at
 # masked positions through, never pay back (a cost that can't be negative), or let a row without an action pass.
 
@@ -177,8 +178,9 @@ check(test_shaped_token_rewards)
 #
 # $$G_t=\sum_{k\ge t}\gamma^{\,k-t}\,r_k ,\qquad G_t=r_t+\gamma\,G_{t+1}.$$
 #
-# For rewards 0, 1, 2 and $\gamma=\tfrac12$ the first return is $0+\tfrac12+\tfrac24=1$; if a critic expected 0.4 there, the
-# **advantage** is 0.6: the action turned out better than expected. InstructGPT and Google's RLAIF work discount nothing,
+# $r_k$ is the reward of step $k$, and the **discount** $\gamma\in[0,1]$ says how much a reward one step later is worth. For rewards 0, 1, 2
+# and $\gamma=\tfrac12$ the first return is $0+\tfrac12+\tfrac24=1$; if a critic expected 0.4 there, the **advantage** is 0.6: the action
+# turned out better than expected. InstructGPT and Google's RLAIF work discount nothing,
 # $\gamma=1$ [D].
 #
 # $k-t$ counts **actions**. Where the mask is 0 no time passes: tokens that a tool inserted between two actions change no return.
@@ -221,11 +223,12 @@ check(discounted_returns)
 # {{card generalized_advantage_estimation}}
 #
 # A return is unbiased and noisy: it holds the luck of all later tokens. A critic's guess $V_t$, made *before* the action at $t$,
-# is calm and biased. Generalised advantage estimation goes between the two. With the temporal-difference residual $\delta_t$,
+# is calm and biased. Generalised advantage estimation (GAE) goes between the two, by a number $\lambda\in[0,1]$. With the
+# temporal-difference residual $\delta_t$,
 #
 # $$\delta_t=r_t+\gamma V_{t+1}-V_t,\qquad \hat A_t=\delta_t+\gamma\lambda\,\hat A_{t+1},\qquad \text{return}_t=\hat A_t+V_t .$$
 #
-# $\lambda=0$ gives the residual alone; $\lambda=1$ gives the discounted return (plus the discounted `final_value` where the
+# $\hat A_t$ estimates the advantage of the action at $t$. $\lambda=0$ gives the residual alone; $\lambda=1$ gives the discounted return (plus the discounted `final_value` where the
 # episode was truncated) minus $V_t$. Here $t+1$ is the **next action** of the row: positions with mask 0 take no part and hold 0
 # in both results.
 #
@@ -424,10 +427,11 @@ check(whiten)
 # ## Part B · PPO's losses
 #
 # The policy gradient is $\nabla J=\mathbb E_\pi\big[\sum_t\nabla\log\pi(y_t)\,\hat A_t\big]$, for responses that *this* policy
-# wrote. After one step the policy is another one and the batch is old. Proximal policy optimisation reuses it for a few steps,
-# through the ratio $\rho_t=\pi(y_t)/\pi_{\text{old}}(y_t)$ to the policy that wrote it. Three policies must not be confused: the
-# **current** one has the gradient, the **old** one wrote the batch and was recorded while it wrote, the **reference** never
-# changes.
+# wrote. With fresh samples for every step, and the return in place of $\hat A_t$, this is **REINFORCE**; with a critic's value subtracted,
+# REINFORCE with a learned baseline; with GAE's $\hat A_t$, which also bootstraps from the critic, **A2C** (advantage actor-critic). After one step the policy is another one and the batch is old. Proximal policy
+# optimisation (PPO) reuses it for a few steps, through the ratio $\rho_t=\pi(y_t)/\pi_{\text{old}}(y_t)$ to the policy that wrote it.
+# Three policies must not be confused: the **current** one has the gradient; the **old** one, also called **behaviour policy**, wrote the
+# batch, and its log-probabilities were recorded while it wrote; the **reference** never changes.
 
 # %% [markdown]
 # {{card ppo_actor_loss}}
@@ -632,7 +636,9 @@ check(ppo_ptx_loss)
 # ## Part C · Groups in place of a critic
 #
 # A critic is a second network of the actor's size, and at the start it knows nothing. If responses are cheap, sample $G$ of them
-# for every prompt and compare each with its siblings. GRPO and RLOO do this. The siblings give the baseline.
+# for every prompt and compare each with its siblings. GRPO (group relative policy optimisation) and RLOO (REINFORCE leave-one-out) do
+# this. The siblings give the **baseline**, the number that is subtracted from a reward before it becomes credit. ($G$ without an index is
+# the size of a group; $G_t$ was a return.)
 
 # %% [markdown]
 # {{card group_relative_advantages}}
@@ -648,7 +654,7 @@ check(ppo_ptx_loss)
 # $6\cdot10^{-8}$, and the "advantage" comes out as about 0.9 where there is nothing to learn.
 #
 # Dividing by $s$ gives every prompt the same say, whether its responses differ by a hair or by a mile. Without it prompts with a
-# wide spread dominate.
+# wide spread dominate. Dr. GRPO leaves the division out [D].
 
 # %% ng="solution:group_relative_advantages"
 def group_relative_advantages(rewards, group_id, *, scale):
@@ -787,14 +793,16 @@ check(test_group_relative_advantages)
 # %% [markdown]
 # ## Part D · One denominator
 #
-# Every loss above is a sum of token terms divided by something. What it is divided by is part of the algorithm. More published
-# fixes to RL trainers concern this one number than any other topic that we collected.
+# Every loss above is a sum of token terms divided by something. What it is divided by is part of the algorithm. Of the published fixes
+# to RL trainers that we collected, more concern this one number than anything else.
 
 # %% [markdown]
 # {{card aggregate}}
 #
-# $$\text{token: } \frac{\sum_{i,t} m_{it}\,\ell_{it}}{\sum_{i,t} m_{it}}
-# \qquad\qquad \text{response: } \frac1B\sum_i\frac{\sum_t m_{it}\,\ell_{it}}{\sum_t m_{it}}$$
+# With $L_{it}$ the loss of token $t$ of response $i$, and $m_{it}$ its mask,
+#
+# $$\text{token: } \frac{\sum_{i,t} m_{it}\,L_{it}}{\sum_{i,t} m_{it}}
+# \qquad\qquad \text{response: } \frac1B\sum_i\frac{\sum_t m_{it}\,L_{it}}{\sum_t m_{it}} .$$
 #
 # With token losses $(1,2)$, $(3,4,5)$ and $(7)$ the first gives $22/6=3.67$, the second $(1.5+4+7)/3=4.17$. Under "token" every
 # token counts the same and a long response weighs more; under "response" every response counts the same and a token of a long one
@@ -846,7 +854,8 @@ check(aggregate)
 # {{card overlong_penalty}}
 #
 # A response that runs into the length limit is cut, and a reward of "wrong" for the cut hits good and bad reasoning alike. DAPO
-# lets the penalty grow over the last tokens before the limit [D]. With limit $L$ and buffer $b$, a response of length $n$ gets
+# (decoupled clip and dynamic sampling policy optimisation), a variant of GRPO, lets the penalty grow over the last tokens before the
+# limit [D]. With limit $L$ (here a length, not a loss) and buffer $b$, a response of length $n$ gets
 #
 # $$\begin{cases}0 & n\le L-b\\ \dfrac{(L-b)-n}{b} & L-b<n\le L\\ -1 & n>L\end{cases}$$
 #
@@ -882,13 +891,29 @@ check(overlong_penalty)
 # <details><summary>Hint 3: almost code</summary> <code>-((torch.as_tensor(length) - (L - b)) / b).clamp(0, 1)</code> </details>
 
 # %% [markdown]
+# ## KL in the reward, KL in the loss
+#
+# PPO and RLOO charge KL **in the reward** (2.1): the cost is a number, and the policy gradient does the rest. GRPO puts it **in the
+# loss**, as $\beta$ times an estimate at each token [D]. There its gradient counts, and level 0 warned that value and gradient of an
+# estimator are two questions. Write $d=\log\pi(y)-\log\pi_{\text{ref}}(y)$ for a sampled token and differentiate; for samples of $\pi$
+#
+# | estimator as a loss | its expected gradient is that of |
+# |---|---|
+# | $k_1=d$ | nothing: $\mathbb E_\pi[\nabla\log\pi]=\nabla\sum_y\pi(y)=0$ |
+# | $k_2=\tfrac12d^2$ | $\mathrm{KL}(\pi\,\|\,\pi_{\text{ref}})$, although its value is biased |
+# | $k_3=e^{-d}-1+d$, GRPO's | $\mathrm{KL}(\pi_{\text{ref}}\,\|\,\pi)$, the other direction, although its value is right |
+#
+# So $k_1$ is right in a reward and useless as a loss, and the same $\beta$ does not mean the same in both places. `course/objectives/kl.py`
+# has all three, and a correction of the third.
+
+# %% [markdown]
 # ## Before you train: probes
 #
 # A training curve that rises proves little. A wrong sign in the KL cost, a baseline that contains its own sample, a critic
 # trained on padding: each of these learns *something*. So before any training, solve problems whose answer you know. The package
 # has eight (`course/training/probes.py`). Most of them take the noise out: a batch that holds every outcome in proportion to its
 # probability makes the sample mean equal to the expectation, and what is left is right to many digits or wrong. Two probes train
-# for some steps and need only come close: *clip* to within 0.03, and the last one to within 0.002. That one is the whole chain:
+# for some steps and need only come near: *clip* to within 0.03, and the last one to within 0.002. That one is the whole chain:
 # nine possible responses of two tokens, KL in the reward, exact gradient steps. You know from level 1 where it must end: at
 # $\pi_{\text{ref}}\,e^{r/\beta}/Z$.
 
@@ -978,8 +1003,8 @@ say(
 # The task is the film reviews of level 1: a prompt `the movie`, a response of at most 24 words. A small decoder was fine-tuned on
 # clean reviews; it is the actor's start and the frozen reference. A reward model was trained on 1024 comparisons of its samples
 # by an annotator *who never errs*. A second judge, the **auditor**, was trained on other comparisons and reads scores in another
-# way; nobody trains on it. **Gold** is a formula, known to us and to nobody in the experiment. Reward and auditor are in units of
-# their standard deviation over the reference's samples.
+# way; nobody trains on it. **Gold** is a formula, known to us and to nobody in the experiment. Reward and auditor are in **z units**: over
+# the reference's samples each has mean 0 and standard deviation 1.
 #
 # All the mathematics of a step is yours: `shaped_token_rewards`, `generalized_advantage_estimation`, `whiten`, `ppo_actor_loss`,
 # `critic_loss`. Before you go on, read three functions of `course/training/ppo.py`: the loop `ppo`, `experience_of`, which turns
@@ -1005,9 +1030,9 @@ with tqdm(total=1, desc="policy, reward model, auditor") as bar:
 # %% [markdown]
 # ### Experiment B · Push until it breaks
 #
-# PPO with a low price of KL, 48 steps of 128 responses. Beside each step we ask the auditor and gold what they think of the
-# same responses, and draw all three on one axis. *Your* `clip_report` reads the ratios before the last optimiser step of each
-# step, for two types of action: words inside a response, and its last token.
+# PPO with a low price of KL (a small $\beta$), 48 steps of 128 responses. Beside each step we ask the auditor and gold what they think of the
+# same responses, and draw all three on one axis. *Your* `clip_report` reads the ratios before the last of the optimiser steps that
+# each batch is used for, for two types of action: words inside a response, and its last token.
 #
 # **Predict before you run:** the training reward will rise. What does gold do, and roughly from which step on? Does the auditor,
 # who was never trained on, see it? What will the reviews look like?
@@ -1065,7 +1090,7 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** when to stop, if you don't have gold. Outside a toy nobody has it. It is one seed, and where
+# **What the figure cannot show:** when to stop, if you don't have gold. Outside a toy task nobody has it. It is one seed, and where
 # the peak lies differs between seeds (the exit test has ten). Nor can it show that the labels were at fault: they were right, all
 # of them. The reward model was right about the reviews that it was shown, and nobody had shown it what it was then asked about.
 # Whether the auditor follows gold down, stays flat or goes on rising depends on what *its* training had seen.
@@ -1075,8 +1100,8 @@ say(
 #
 # Anthropic's report on a helpful and harmless assistant observed that preference reward grows about linearly with
 # $\sqrt{\mathrm{KL}}$ over much of a run [D]. It is an observation, not a theorem. In one case it is exact: with a normal
-# reference and a linear reward the optimum at distance KL earns $\sqrt{2\,\mathrm{KL}}$. We fit $r\approx a\sqrt{\mathrm{KL}}+b$
-# to the run you have just made, to its training reward and, up to the peak and over the whole run, to gold.
+# reference and a linear reward of variance 1 under it, the optimum at distance KL earns $\sqrt{2\,\mathrm{KL}}$ more than the reference.
+# We fit $r\approx a\sqrt{\mathrm{KL}}+b$ to the run you have just made, to its training reward and, up to the peak and over the whole run, to gold.
 #
 # **Predict before you run:** is the training reward a straight line in $\sqrt{\mathrm{KL}}$? Is gold, before its peak? If you fit
 # a line to gold before the peak, by how much does it miss the end?
@@ -1122,7 +1147,7 @@ say(f"**What came out.**\n\n{listed}\n\n{missed}You predicted: {prediction_c or 
 #
 # Two remedies, on and off: KL in the reward ($\beta$) and rehearsal of the fine-tuning text through *your* `ppo_ptx_loss`.
 #
-# **Predict before you run:** which remedy keeps the suite better, and what does each do to gold?
+# **Predict before you run:** which remedy keeps the suite's score higher, and what does each do to gold?
 
 # %%
 prediction_d = ""
@@ -1282,10 +1307,10 @@ for name, steps, spent, trained, dropped, last, gold in table:
 say("**What came out.**\n\n" + "\n".join(rows) + f"\n\nYou predicted: {prediction_e or 'nothing'}.")
 
 # %% [markdown]
-# **What the figure cannot show:** which method is best. One seed, learning rates set by eye (RLOO got half of the others':
+# **What the figure cannot show:** which method is best. There is one seed, learning rates were set by eye (RLOO got half of the others':
 # nothing in it limits a step, and at their rate it ran away), and equal *sampled* tokens are not equal cost: PPO trains a
 # second network, dynamic sampling pays for groups that it throws away, and its batches no longer follow the law of the prompts.
-# The KL price does not mean the same in a reward (PPO, RLOO) as in a loss (GRPO). To put a difference down to a switch, hold
+# The price of KL does not mean the same in a reward (PPO, RLOO) as in a loss (GRPO). To put a difference down to a switch, hold
 # everything else fixed, throw it alone, and repeat over seeds: with several thrown at once, their effects need not add up.
 
 # %% [markdown]
@@ -1294,8 +1319,8 @@ say("**What came out.**\n\n" + "\n".join(rows) + f"\n\nYou predicted: {predictio
 # %% [markdown]
 # {{card overoptimisation_alarm}}
 #
-# In Experiment B the training reward went on rising while gold fell, and the auditor hardly fell either. Its *level* is no
-# alarm; what it stops gaining per nat may be one. You will not have gold: build an alarm from what a monitor can have without
+# In Experiment B the training reward went on rising while gold fell: **over-optimisation**, or *reward hacking*. The auditor's score
+# hardly fell. Its *level* is no alarm; but that it stops gaining anything for a further nat may be one. You will not have gold: build an alarm from what a monitor can have without
 # trusting the reward. A **history** is a list of dicts, one per two training steps:
 #
 # | key | mean over the responses of these steps |
@@ -1305,16 +1330,16 @@ say("**What came out.**\n\n" + "\n".join(rows) + f"\n\nYou predicted: {predictio
 # | `entropy` | nats per token |
 # | `length` | tokens per response |
 # | `repetition` | share of a response's tokens that repeat one of its content words |
-# | `heldout_score` | score of a judge that the policy is not trained on, z units |
+# | `heldout_score` | score of a judge that the policy is not trained on, z units; in Experiment B, the auditor's |
 #
 # `overoptimisation_alarm(history)` returns `None`, or the step at which it thinks that things went wrong. It is called on **every
 # prefix** of a run, as if the run were going on. The alarm of a run is raised at the *last* step of the first prefix for which
 # the answer is not `None`: later you can't take it back, and earlier you can't have known.
 #
 # **What is asked.** On *pushed* runs (a low price of KL, as in Experiment B) the alarm must come after the peak of gold and
-# before the last entry, in 4 of 5 at least; of the *healthy* runs (a high price of KL) at most one in ten may be disturbed. The
+# before the last entry, in at least 4 of 5; of the *healthy* runs (a high price of KL) at most one in ten may be disturbed. The
 # check below takes seeds 0, 1 and 4 of both kinds, so all three alarms must be in time and none false. After handing in, ten
-# runs of each kind with other seeds decide: 8 in time, 1 disturbed at most. An alarm at the first sign of KL cries too early;
+# runs of each kind with other seeds decide: at least 8 in time, at most 1 disturbed. An alarm at the first rise of KL comes too early;
 # one that waits for a disaster misses the runs that decay slowly.
 #
 # On the recorded runs a plain limit on KL, say 12 nats, would do as well, because there only the pushed ones go far. It limits
@@ -1373,7 +1398,7 @@ check(overoptimisation_alarm)
 # visible runs, healthy ones too. </details>
 
 # %% [markdown]
-# ### The evidence, over all seeds
+# ### The evidence, over several seeds
 #
 # Every visible run (`course evidence 2`), pushed and healthy, with *your* alarm called on each of its prefixes.
 
@@ -1459,8 +1484,8 @@ say(
 #   gold model.
 # - Ahmadian et al. (2024), RLOO; Shao et al. (2024), GRPO; Liu et al. (2025), what its normalisations do; Yu et al. (2025), DAPO.
 # - Lee et al. (2023), RLAIF: REINFORCE with a learned baseline, and not PPO [D]; the case notebook `case_rlaif`.
-# - In this package, after handing in: `course/credit`, `course/objectives`, `course/training/ppo.py`. Next: level 3 asks whether
-#   to optimise at all.
+# - In this package, after handing in: `course/credit`, `course/objectives`, `course/training/ppo.py`. Next: level 3 takes the same policy
+#   and the same reward model, and asks whether to optimise at all or only to choose.
 
 # %%
 from course.doctor import peak_memory

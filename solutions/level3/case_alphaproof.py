@@ -34,7 +34,7 @@ FAST = False
 # | pretraining on about 300 billion tokens of code and mathematics **[D]** | none |
 # | supervised on about 300 000 pairs of state and tactic from Mathlib **[D]** | supervised on proofs of easy goals that exhaustive search wrote |
 # | each tactic costs 1; an AND node costs as much as its hardest goal **[D]** | the same |
-# | search guided by policy and value network, then training, then search; its PUCT rule has more parts than ours **[D]** | the same; PUCT with a form of our own |
+# | search guided by a policy and a value network (level 2's critic, over goals), then training, then search; its PUCT rule, which weighs what the policy recommends and what a branch has been worth so far against how often it was visited, has more parts than ours **[D]** | the same; PUCT with a form of our own |
 # | about 1 million problems in words became about 80 million formal ones **[D]** | some hundred goals drawn at random; a translation experiment at the end |
 # | of the order of 80 000 TPU-days for the main RL run **[D]** | about a minute on one core |
 # | how the compute at test time was divided for each olympiad problem: unknown in detail **[U]** | every target gets the same allowance |

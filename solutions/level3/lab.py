@@ -10,8 +10,8 @@
 # # Level 3 · Selection versus optimisation
 #
 # There are two ways to get better answers out of a score. Level 2 changed the policy. This level leaves it alone, lets it answer many times and
-# **chooses**. Choosing needs no gradient and no training run. It is paid for with every question, and the judge's mistakes are what it looks for
-# hardest. In this level you write the arithmetic of selection, count its bill to the last token, and put it beside PPO at equal cost.
+# **chooses**. Choosing needs no gradient and no training run. It is paid for at every question, and whatever the judge (the reward model, or
+# whatever else scores) gets wrong is what it finds first. In this level you write the arithmetic of selection, count its bill to the last token, and put it beside PPO at equal cost.
 #
 # Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
 #
@@ -23,8 +23,6 @@
 # - draw the whole frontier of quality against compute, and read off which methods nothing beats.
 #
 # **You need** levels 0 to 2. **Time** about 5 hours of work. {{measured}}
-#
-# A card's "not allowed here" names functions, of the package or of a library, that would solve the exercise for you.
 
 # %% tags=["parameters"]
 SEED = 0
@@ -51,13 +49,14 @@ from autograder import check, statement
 # | sampling and choosing, search | **no weight** | yes, for every question |
 # | orchestration: which tool, which model | possibly nothing | it acts live |
 #
-# Evidence for one is not evidence for another. WebGPT's best answerer was not its PPO policy: judges preferred the PPO policy to the cloned one 58 %
+# Evidence for one is not evidence for another. WebGPT (OpenAI, 2021) answered questions with a text browser, and its best answerer was not its
+# PPO policy: judges preferred the PPO policy to the cloned one 58 %
 # of the time, and best-of-64 *from the cloned policy* 68 % of the time [D].
 
 # %% [markdown]
 # {{card best_of_n}}
 #
-# Draw candidates $y_1,\dots,y_M$ and score each with $s_i=s(x,y_i)$. Best-of-$N$ answers with
+# Draw candidates $y_1,\dots,y_M$ for a prompt $x$ and score each with $s_i=s(x,y_i)$. Best-of-$N$ answers with
 #
 # $$y_{i^*},\qquad i^*=\min\big\{\operatorname*{arg\,max}_{i\le N}\ s_i\big\}.$$
 #
@@ -282,8 +281,8 @@ say(
 # %% [markdown]
 # {{card pass_at_k}}
 #
-# For tasks with a checker the question is: how likely is it that *at least one* of $k$ samples is right? Of $n$ samples $c$ are right. Over all
-# choices of $k$ of them,
+# For tasks with a checker the question is: how likely is it that *at least one* of $k$ samples is right? Say $c$ of $n$ samples are right. Then,
+# over all choices of $k$ of the $n$,
 #
 # $$\text{pass@}k=1-\binom{n-c}{k}\Big/\binom nk=1-\prod_{j=0}^{c-1}\Big(1-\frac{k}{n-j}\Big).$$
 #
@@ -371,7 +370,7 @@ check(best_of_n_kl)
 # mediocre answer in 90 % of cases and shares the rest among 99 others; and a thousand answers that the judge marks from 0 to 4 only. *Your*
 # `best_of_n_kl` gives the exact divergence.
 #
-# **Predict before you run:** for which of the five is $\log N-\frac{N-1}N$ nearly right? At $N=64$, by which factor is it off for the two equally
+# **Predict before you run:** for which of the five is $\log N-\frac{N-1}N$ nearly right? At $N=64$, by what factor is it off for the two equally
 # likely answers?
 
 # %%
@@ -458,8 +457,8 @@ check(consensus)
 # %% [markdown]
 # {{card process_score}}
 #
-# An **outcome** reward model looks at a whole solution. A **process** reward model gives every step $t$ the probability $p_t$ that it is valid, and a
-# solution is valid if all its steps are:
+# An **outcome** reward model looks at a whole solution. A **process** reward model gives every step $t=1,\dots,K$ of a solution the probability
+# $p_t$ that it is valid. A solution is valid if all its steps are, and its score is
 #
 # $$S=\prod_{t=1}^{K}p_t,\qquad \log S=\sum_t\log p_t .$$
 #
@@ -558,7 +557,7 @@ say(
 # 64, 93 % with a learned reranker over 1000 samples [D]. They are three systems, which differ up to a thousandfold in the samples behind one answer;
 # how the reranker was trained is not disclosed [U].
 #
-# We sum again, with the solver of Experiment C. One pool of samples, read in three ways: the first sample; *your* `consensus` over the first $k$; the best
+# We add up numbers again, with the solver of Experiment C. One pool of samples, read in three ways: the first sample; *your* `consensus` over the first $k$; the best
 # of the first $N$ by *your* `process_score` of a learned process model. *Your* `pass_at_k` says what a perfect selector would reach. As in Experiment C
 # the questions are new samples of sums that the process model has seen.
 #
@@ -648,13 +647,13 @@ say(
 # {{card solve}}
 #
 # Best-of-$N$ draws whole answers. Where an exact checker accepts or refuses every *step*, search can do better: it keeps what is done and branches
-# where a choice is open. A proof search alternates two kinds of nodes. At a **goal** one tactic has to work (OR). A tactic turns its goal into
-# subgoals, and **all** of them must be proved (AND). With $\text{cost}(g)$ for a goal,
+# where a choice is open. A proof search alternates two kinds of nodes. At a **goal** one **tactic**, a step of proof, has to work (OR). A tactic
+# turns its goal into subgoals, and **all** of them must be proved (AND). With $\text{cost}(g)$ for a goal,
 #
 # $$\text{cost}(g)=1+\min_{t}\ \max_{g'\in\,\text{kernel}(g,t)}\text{cost}(g'),$$
 #
-# where the maximum over no subgoals is 0: an AND node costs its hardest goal, every tactic costs 1. AlphaProof charges 1 for each tactic and backs up
-# the hardest subgoal [D].
+# where the minimum runs over the tactics $t$ that apply, and the maximum over no subgoals is 0: an AND node costs its hardest goal, every tactic
+# costs 1. AlphaProof (Google DeepMind, 2024) charges 1 for each tactic and backs up the hardest subgoal [D].
 #
 # The **kernel** alone decides what a tactic does: it returns the subgoals, or `None` for a tactic that doesn't apply. That costs nothing and changes
 # nothing. Goals may repeat and lead back to themselves; the budget, the greatest cost allowed, ends the search.
@@ -725,7 +724,7 @@ check(solve)
 # Both are billed in kernel calls. The search's bill is that of *your* `solve`: one that remembers what it has tried pays less, and the whole attempts
 # then get less too. Every proof is checked once more by `check_proof`, which trusts nobody.
 #
-# **Predict before you run:** given as many kernel calls as the search used, which share of the theorems do whole attempts prove? Does the gap grow
+# **Predict before you run:** given as many kernel calls as the search used, what share of the theorems do whole attempts prove? Does the gap grow
 # with the length of the proof?
 
 # %%
@@ -814,7 +813,7 @@ say(
 # %% [markdown]
 # ### Experiment F · Evolution is search
 #
-# AlphaCode's family draws many programs, filters, groups and chooses. AlphaEvolve lets a language model propose changes to programs, an executable
+# DeepMind's AlphaCode and its successors draw many programs, filter, group and choose. Google DeepMind's AlphaEvolve lets a language model propose changes to programs, an executable
 # evaluator scores them, and the best become the material of later prompts [D]. Its proposals get better during a run, and yet no weight changes: what
 # improves is the list of ancestors.
 #
@@ -1066,15 +1065,15 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** an interval, with one seed (five follow below). Tokens are not seconds: a trained token takes a backward pass too,
+# **What the figure cannot show:** an interval, with one seed (more follow below). Tokens are not seconds: a trained token takes a backward pass too,
 # samples drawn side by side wait for the longest only, and the critic's and the reward model's own training is in no column. Nor does it show PPO at
 # its best: one $\beta$ and one learning rate, and stopped where the budget ends and not where your alarm of level 2 would have rung.
 
 # %% [markdown]
 # ### Experiment H · Choosing, then training on what was chosen
 #
-# Rejection sampling in its other meaning: keep the best samples and fine-tune on them. The choice becomes part of the weights, and afterwards one
-# sample is enough. Chosen samples are trained on as demonstrations whose provenance says which policy wrote them, which judge chose them and by which
+# Best-of-N is often called *rejection sampling*. The word has another meaning, too: keep the best samples and **fine-tune on them**. The choice then
+# becomes part of the weights, and afterwards one sample is enough. Chosen samples are trained on as demonstrations whose provenance says which policy wrote them, which judge chose them and by which
 # rule. The rejected ones stay in the log: without it nobody can say later what the policy's law was, or which prompts gave nothing.
 #
 # **Predict before you run:** a copy of the policy is fine-tuned on the best of 16 for each prompt, and measured on the prompts whose best samples it was
@@ -1134,7 +1133,7 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** how the student does on other prompts: here they are the same eight nouns. Nor what a second round would do. Each
+# **What the figure cannot show:** how the fine-tuned policy does on other prompts: here they are the same eight nouns. Nor what a second round would do. Each
 # round samples from the policy that the last one made, so the selecting score is pushed on and its errors with it. It is the same frontier as PPO's,
 # reached in larger steps.
 #
@@ -1142,9 +1141,9 @@ say(
 # once, is cheap per question afterwards, and what it has learned from the judge's errors stays.
 
 # %% [markdown]
-# ### The evidence, over five seeds
+# ### The evidence, over several seeds
 #
-# Experiment G for five seeds (`course evidence 3`), each with its own policy, reward model, prompts and PPO run.
+# Experiment G for several seeds (`course evidence 3`), each with its own policy, reward model, prompts and PPO run.
 
 # %% tags=["experiment"]
 import json
@@ -1208,7 +1207,7 @@ say(
 # %% [markdown]
 # **What it cannot show:** that selection beats optimisation. It shows one task, one reward model of a thousand comparisons, one setting of PPO, and a
 # bill for 128 questions. Ask a hundred times as many, and PPO's training is divided among them while best-of-64 pays for each; take a better reward
-# model, and PPO goes further before it turns; more than 64 samples were not tried. What carries over is the form: equal
+# model, and PPO goes further before it turns; more than 64 samples were not tried. What carries over is the form of the comparison: equal
 # sampled tokens, every cost in its own column, gold beside the score, intervals over seeds, and no row left out.
 
 # %% [markdown]
@@ -1256,7 +1255,7 @@ say(
 # - Gao, Schulman and Hilton (2022), over-optimisation by selection and by RL; Beirami et al. (2024), what the KL of best-of-N is and is not.
 # - Chen et al. (2021), pass@k; Wang et al. (2022), self-consistency; Lightman et al. (2023), process supervision for selection.
 # - AlphaProof (2024) and AlphaEvolve (2025), search with and without learning; the case notebook `case_alphaproof` rebuilds the first in small.
-# - In this package, after handing in: `course/search`. Next: level 4, where answers become actions with consequences.
+# - In this package, after handing in: `course/search`. Next: level 4, where an answer is no longer the end but an action with consequences.
 
 # %%
 from course.doctor import peak_memory

@@ -10,9 +10,9 @@
 # # Level 4 · A deterministic tool environment
 #
 # Until now an answer was the end. Here it is a move: the policy writes a tool call, something outside runs it, the result comes back as text, and the
-# policy goes on from there. That something is a program that you write in this level. It must read what a policy wrote without trusting it, refuse
-# what is not permitted or not affordable, sign what it answers, and keep a record from which the whole episode can be rebuilt bit for bit. Then you
-# train a policy in it: first by imitation, then by RL over several turns.
+# policy goes on from there. That something, the **environment**, is a program that you write in this level. It must read what a policy wrote without trusting it, refuse
+# what is not permitted or not affordable, sign what it answers, and keep a record from which the whole **episode** (one task, from its prompt to its end) can
+# be rebuilt bit for bit. Then you train a policy in it: first by imitation, with the mask of level 0, then by RL over several turns, with level 2's GRPO.
 #
 # Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
 #
@@ -20,12 +20,10 @@
 # - turn actions into texts and texts back into actions, so that whatever else arrives is a value and not an accident;
 # - write one step of an environment in which parsing is not permission, budgets bind, and results can't be invented;
 # - mask, clone and credit an episode of many turns, token by token or action by action;
-# - bring a cloned policy to solve tasks by online RL, and report success by horizon, with and without tools, sampled, greedy and best-of-N;
+# - bring a cloned policy to solve tasks by online RL, and report success by horizon (how many calls a task needs), with and without tools, sampled, greedy and best-of-N;
 # - replay an episode from its record, and name what changed if it can't be replayed.
 #
 # **You need** levels 0 to 3. **Time** about 9 hours: five for the exercises, the rest for the experiments and the questions. {{measured}}
-#
-# A card's "not allowed here" names functions, of the package or of a library, that would solve the exercise for you.
 
 # %% tags=["parameters"]
 SEED = 0
@@ -66,8 +64,8 @@ from course.language.stamp import canonical_json
 # This is the *compact* grammar, words with one space between them, in which a small policy can speak: a number is its digits, apart, so `1 2` is 12. Exercises 4.1 and 4.2 take the same
 # actions as JSON, as large models write them.
 #
-# So an episode is a conversation. The assistant's turns are sampled, the tool's are not, and in every turn something can go wrong that isn't an error
-# of your program: a model writes *any* text.
+# So an episode is a conversation. The assistant's turns are sampled, the tool's are not; what comes back is the policy's next **observation**. In every
+# turn something can go wrong that isn't an error of your program: a model writes *any* text.
 
 # %%
 for schema in SCHEMAS:
@@ -76,7 +74,7 @@ example = Action("submit", {"answer": 12})
 print(example, "·", example.to_json())
 
 # %% [markdown]
-# An **action** is a tool and its arguments. A **schema** says which arguments a tool takes: a word from a list, a number in a range, or a text of
+# An **action** is from now on a tool and its arguments; level 0's actions, the sampled tokens, are what it is written with. A **schema** says which arguments a tool takes: a word from a list, a number in a range, or a text of
 # words with one space between them. `schema.problem(arguments)` gives the reason why arguments do not fit, or `None`.
 
 # %% [markdown]
@@ -198,7 +196,7 @@ check(decode_action)
 # valid calls with a few characters changed, and give them to *your* decoder. Nothing may be raised and nothing may become an action by accident.
 # A mutated call may well be another valid call (`3` became `8`): that is no accident of the parser. But what is read as an action must be JSON, and that is asserted.
 #
-# **Predict before you run:** which share of calls with *one* changed character is still a valid call? Which tool's calls break most easily?
+# **Predict before you run:** what share of calls with *one* changed character is still a valid call? Which tool's calls break most easily?
 
 # %%
 prediction_a = ""  # for example "one in ten; submit"
@@ -469,7 +467,7 @@ check(step)
 
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> At which moment do you know what an action will cost: before it is admitted, or after it ran? Which of
-# the two numbers belongs into <code>admit</code>, which into <code>spent</code>? </details>
+# the two numbers goes into <code>admit</code>, which into <code>spent</code>? </details>
 # <details><summary>Hint 2: where to look</summary> <code>dataclasses.replace(state, ...)</code> makes the new state, and
 # <code>replace(transition, signature=...)</code> signs at the end, when <code>transition.payload</code> is known. <code>bound</code> and
 # <code>run</code> both take <code>(state.inner, action.arguments)</code>. </details>
@@ -604,8 +602,8 @@ check(test_step)
 # %% [markdown]
 # ## Part B · The record, and what the policy gets credit for
 #
-# An episode is kept as token ids, never as text to be tokenised again, with the place of every action, the log-probabilities that were recorded
-# *while* it was sampled, and the version of everything that had a part in it. Here is one, of a policy with random weights in the world of part A:
+# An episode is kept in a **record**: as token ids, never as text to be tokenised again, with the place of every action, the log-probabilities that were
+# recorded *while* it was sampled, and the version of everything that had a part in it. Here is one, of a policy with random weights in the world of Part A:
 
 # %%
 from course.envs.three_tools import three_tools_tasks, three_tools_tokenizer
@@ -698,7 +696,7 @@ check(cloning_loss)
 #
 # $$\log P(a_k)=\sum_{t=\text{start}_k}^{\text{stop}_k-1}\log p(\text{token}_t\mid\text{tokens before}).$$
 #
-# Credit for tokens or for actions is a choice and part of the algorithm. With one advantage per action and summed losses both give the same gradient
+# ($p$ is the policy's probability of a token.) Credit for tokens or for actions is a choice and part of the algorithm. With one advantage per action and summed losses both give the same gradient
 # as long as no ratio has moved. With a *mean* over each action's tokens they part: every token of a long argument then learns less than the one
 # token of a short one. And once policies differ, a product of many ratios that are each a little above 1 is clipped where no single token is.
 
@@ -792,7 +790,7 @@ say(
 # %% [markdown]
 # {{card verify_answer}}
 #
-# A verifiable reward is a decision of a program, and a decision without its grounds can't be checked later. So every decision carries who made it, in
+# A verifiable reward is a decision of a program, a **verifier**, and a decision without its grounds can't be checked later. So every decision carries who made it, in
 # which version, and what it *read*:
 #
 # $$r=\alpha\ \text{ if every hidden test holds},\qquad r=0\ \text{ otherwise},\qquad\alpha=10 .$$
@@ -870,6 +868,9 @@ print("after the first run:", success_from_evidence(two_edits[:1]), "· after th
 # Before anything is trained: who may see which tasks? A family here is a shelf. Two tasks about one shelf share its values, as two issues of one repository share
 # its code. Four pools are kept apart by family and in order of time: **bootstrap** (demonstrated), **online** (sampled by the policy in training), **calibration** (to
 # fit and choose things) and **sealed** (seen by nobody before the end).
+#
+# A task's **contract** lists what makes the experiment: what the policy is shown and in which form, what is hidden from it, its actions and budgets,
+# and the versions of all parts.
 
 # %% tags=["experiment"]
 from course.envs.contracts import contract_differences, task_contract
@@ -890,7 +891,7 @@ say(
 # ### Experiment C · Cloning an expert with a habit
 #
 # The demonstrations come from a script that solves the tasks, with 15 % random slips, and with a **habit**: asked for a difference, it adds in two of three cases.
-# Random slips alone would be no problem, because the *most likely* action would be right everywhere: choose greedily and you are done, no RL needed. A habit makes the
+# Random slips alone would be no problem, because the *most likely* action would be right everywhere: choose greedily (temperature 0, level 0) and you are done, no RL needed. A habit makes the
 # most likely action wrong. The demonstrated tasks have one or two operands; the held-out tasks that everything below is measured on have two, on shelves that no
 # training has seen.
 #
@@ -898,7 +899,7 @@ say(
 #
 # A third of the tasks with two operands ask for a difference.
 #
-# **Predict before you run:** success of the clone on held-out tasks, sampled and greedy. Which share of its actions is valid, before and after cloning?
+# **Predict before you run:** success of the clone on held-out tasks, sampled and greedy. What share of its actions is valid, before and after cloning?
 
 # %%
 prediction_c = ""
@@ -987,7 +988,7 @@ say(
 # ### Experiment D · Online RL over several turns
 #
 # Now the policy learns from what *its own* episodes came to. It is GRPO of level 2, in the same loop, with one change: where responses were collected, episodes are. For every
-# task eight episodes are played in the environment, every action token gets its episode's advantage, and observations carry no loss. Nothing tells the policy which action was
+# task a group of episodes is played in the environment, every action token gets its episode's advantage, and observations carry no loss. Nothing tells the policy which action was
 # the mistake.
 #
 # **Predict before you run:** greedy and sampled success after eight steps, and at the end? And what happens to tasks of *one*
@@ -1053,9 +1054,9 @@ say(
 )
 
 # %% [markdown]
-# **What the figures cannot show:** an interval over runs, with one seed; five follow below (the intervals above are over tasks). And mind the second figure: success on the tasks that RL trained on
+# **What the figures cannot show:** an interval over runs, with one seed; more follow below (the intervals above are over tasks). And mind the second figure: success on the tasks that RL trained on
 # says nothing about others. What no episode asked for no reward protected, and a policy that is sharpened on one kind of task can lose another that it had. This is why a frozen suite of other abilities is
-# watched during RL (level 2), and why InstructGPT mixed pretraining gradients into PPO [D]. The reward is the hidden test itself, so there is nothing here to over-optimise; level 5 takes that comfort away.
+# watched during RL (level 2), and why InstructGPT mixed pretraining gradients into PPO [D]. The reward is the hidden test itself, so there is nothing here to over-optimise (level 2); level 5 takes that comfort away.
 
 # %% [markdown]
 # ### Experiment E · What is due to the policy, what to the system around it?
@@ -1166,7 +1167,7 @@ say(
 # $$\text{price}<10\cdot\big(1-P(\text{the note is right})\big):$$
 #
 # below 2 for a fresh note, below 7 for a stale one. The expert that is cloned has no more than a hunch: it looks somewhat more often where the note is stale and the price low. Everything else is as in
-# experiment D, but that advantages are left in units of reward (`scale="none"` in level 2): divided by its spread, a difference of 1 would weigh as much as one of 10.
+# Experiment D, but that advantages are left in units of reward (`scale="none"` in level 2): divided by its spread, a difference of 1 would weigh as much as one of 10.
 #
 # **Predict before you run:** looks per task after RL, for both notes, at prices 0, 1, 3, 5 and 8.
 
@@ -1225,7 +1226,8 @@ say(
 # **Exit test.** An episode is rebuilt from its record: not from its texts or tokens, which are what is to be *compared*, but from the task, the seeds and the versions that it
 # names. If every bit is the same, the record is the whole truth about the episode. If not, the report says what differs, and there is an order in it:
 #
-# 1. **Versions first.** What the record names must be there under that name, *and be it*: a folder named by a stamp may hold other weights by now. Differences found here
+# 1. **Versions first.** What the record names must be there under that name, *and be it*. A policy is named by a **stamp**, a digest of its weights, its tokenizer and all else
+#    that makes it what it is (level 6 has you write it), and a folder named by a stamp may hold other weights by now. Differences found here
 #    have the field `"policy"`, `"tokenizer"`, `"serializer"` (both are the policy's, and can be compared only if it is there), `"environment"`, `"grader"` (whether the archive has it under this name) or `"task"`
 #    (its digest, or its public part `record.task`). If there is one, nothing is run: a replay with other versions proves nothing if it
 #    agrees, and tells nothing new if it doesn't.
@@ -1390,15 +1392,15 @@ with Store(folder / "episodes.sqlite") as store:
     )
 
 # %% [markdown]
-# **What this cannot show:** replay across machines. Another processor or another version of a library adds in another order, and then the log-probabilities
+# **What it cannot show:** replay across machines. Another processor or another version of a library adds in another order, and then the log-probabilities
 # differ in the last bits and sooner or later a token. "Bit for bit" is a promise about declared hardware and versions. For live websites and other people's programs there is not
 # even that; there one archives enough to tell a change of the policy from a drift of the world. And a chain of hashes does not stop somebody who rewrites everything from some row to the
 # end: keep its last value elsewhere.
 
 # %% [markdown]
-# ### The evidence, over five seeds
+# ### The evidence, over several seeds
 #
-# Experiments C, D and G for five seeds (`course evidence 4`), each with its own demonstrations, policy and episodes.
+# Experiments C, D and G for several seeds (`course evidence 4`), each with its own demonstrations, policy and episodes.
 
 # %% tags=["experiment"]
 evidence = json.loads(Path("evidence.json").read_text())
@@ -1451,7 +1453,7 @@ say(
 )  # fmt: skip
 
 # %% [markdown]
-# The means of the price table hide runs: some stopped looking altogether where looking still paid a little. When a choice has died out in all eight episodes of a group, no advantage brings it back.
+# The means of the price table hide runs: some stopped looking altogether where looking still paid a little. When a choice has died out in all episodes of a group, no advantage brings it back.
 #
 # **What it cannot show:** other tasks, other networks, or which part of the recipe is needed. "At least one of 8 right" is what a *perfect* selector could reach with the clone, and no user has one. It says that the right action is
 # within the clone's reach; RL makes it the likely one.
@@ -1493,7 +1495,7 @@ say(
 # - Yao et al. (2022), ReAct: reasoning, action and observation in one context.
 # - OpenAI's system cards of Operator, deep research, o3 and o4-mini: what is disclosed about agents' training, and how much is not.
 # - Precup, Sutton and Singh (1999), options: the semi-Markov view of a tool call as one decision; `course.credit.hierarchy` has it for tools and arguments.
-# - In this package, after handing in: `course/envs/sandbox.py`, for programs that a model wrote. Next: level 5, where rewards are vectors and policies look for holes in them.
+# - In this package, after handing in: `course/envs/sandbox.py`, for programs that a model wrote. Next: level 5, where a reward has several sources, none of which sees everything, and policies look for the holes between them.
 
 # %%
 from course.doctor import peak_memory

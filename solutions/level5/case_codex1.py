@@ -47,7 +47,7 @@ sandbox = Sandbox(warm=1)
 # | Codex-1 | here |
 # |---|---|
 # | an o3 trained further by RL on real coding tasks in many environments **[D]** | a clone of a scripted expert, trained further by GRPO on one kind of task |
-# | it reads a repository, edits files, runs commands and tests, and goes on until they pass, in an isolated sandbox **[D]** | seven small files; `read`, `edit`, `test`, `submit`; programs run in the sandbox of level 4 |
+# | it reads a repository, edits files, runs commands and tests, and goes on until they pass, in an isolated sandbox **[D]** | seven small files; `read`, `edit`, `test`, `submit`; programs run in a sandbox without network |
 # | results that go against the user's instructions are penalised **[D]** | a term for having submitted what was asked for |
 # | which tests, judges and weights make up the reward **[U]** | tests, instruction, quality of the report, price of a hack, price of an action: a decomposition that is useful **[I]**, and no disclosed formula |
 # | number of repositories and tasks, optimiser, contamination controls **[U]** | all constants stand in the code |

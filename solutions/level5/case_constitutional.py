@@ -10,7 +10,7 @@
 # # Case · Constitutional AI, small
 #
 # Labels about harm are unpleasant to make and slow to come by. Constitutional AI (Anthropic, 2022) has a model make them, under principles that people wrote, and does so in **two
-# stages**: answers are criticised, revised and imitated; then pairs of answers are judged, a preference model learns the judgements, and PPO follows it. Both stages run here with the
+# stages**: answers are criticised, revised and imitated; then pairs of answers are judged, a preference model (level 1's reward model, under Anthropic's name) learns the judgements, and PPO follows it. Both stages run here with the
 # package's own parts. A miniature, no reproduction.
 #
 # Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.

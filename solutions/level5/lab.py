@@ -22,9 +22,7 @@
 # - attack a grader that runs where the answer runs, and test a monitor by planting faults;
 # - audit the episodes of policies that found four loopholes by themselves, close them, and show with intervals over seeds that true success stays.
 #
-# **You need** levels 0 to 4. **Time** about 8 hours: five for the exercises, the rest for the experiments and the questions.{{measured}}
-#
-# A card's "not allowed here" names functions, of the package or of a library, that would solve the exercise for you.
+# **You need** levels 0 to 4. **Time** about 8 hours: five for the exercises, the rest for the experiments and the questions. {{measured}}
 
 # %% tags=["parameters"]
 SEED = 0
@@ -45,7 +43,7 @@ from course.feedback.vectors import Component, RewardVector, Score, fit_normalis
 # ## Part A · A vector before a scalar
 #
 # Before anything is summed, every source keeps its own number, with what the number means. A **component** says in which range and unit it is, which version of the grader gave it, what
-# is to be done when there is no score, and what the actor can do to the grader's inputs (nothing, see them, or change them). A **score** is a `value` with a `confidence`, or the value `None` with the `reason`
+# is to be done when there is no score, and what the actor (the policy that is being scored) can do to the grader's inputs (nothing, see them, or change them). A **score** is a `value` with a `confidence`, or the value `None` with the `reason`
 # why there is none. In every component more is better: a cost is stored as a number that is not positive.
 
 # %%
@@ -157,7 +155,7 @@ check(lexicographic)
 #
 # A gate does not weigh, it rejects:
 #
-# $$\text{pass}\iff r_i\ge\ell_i\ \text{ for every named component } i .$$
+# $$\text{pass}\iff r_i\ge\text{limit}_i\ \text{ for every named component } i .$$
 #
 # It reads nothing but the components that `limits` names, so no other reward can buy a passage. And a missing value never passes: what nobody has looked at is not known to be safe.
 
@@ -193,10 +191,12 @@ check(gate)
 #
 # $$\max_\pi\ \mathbb E_\pi[H]\ \text{ subject to }\ \mathbb E_\pi[C]\le c\qquad\Longrightarrow\qquad\max_\pi\min_{\lambda\ge0}\ \mathbb E_\pi\big[H-\lambda\,(C-c)\big],$$
 #
-# with $H$ helpfulness, $C$ the severity of harm, $c$ what is allowed on average, and a multiplier $\lambda$, the price of harm. The price isn't set by hand: it rises while the constraint is violated and falls while there is
+# with $H$ helpfulness, $C$ the severity of harm, $c$ what is allowed on average, and a **Lagrange multiplier** $\lambda$, the price of harm (not GAE's $\lambda$ of level 2). The price isn't set by hand: it rises while the constraint is violated and falls while there is
 # room, but never below 0, where harm would be paid for:
 #
-# $$\lambda\leftarrow\max(0,\ \lambda+\eta\,v),\qquad v=\mathbb E_\pi[C]-c .$$
+# $$\lambda\leftarrow\max(0,\ \lambda+\eta\,v),\qquad v=\mathbb E_\pi[C]-c ,$$
+#
+# with the violation $v$ and a step size $\eta>0$ (`lr`).
 
 # %% ng="solution:lagrangian_step"
 def lagrangian_step(lmbda, violation, lr):
@@ -234,10 +234,10 @@ check(lagrangian_step)
 # - **order**: the place in the lexicographic order harm, help, tone;
 # - **multiplier**: the calibrated sum of help and tone, minus $\lambda$ times the severity, with $c=0.05$ as the severity allowed on average.
 #
-# Then the harmful completions are paid better and better: their help is multiplied by a factor of 1, 2, 4, ... (at 1 they help no more than the best safe one). The six, with help, tone and harm, stand at the top of the cell below. And beside the training: on a
-# stream of random completions, which component decides the *ranking* of a sum?
+# Then the harmful completions are paid better and better: their help is multiplied by a factor of 1, 2, 4, ... (at 1 they help no more than the best safe one). The six, with help, tone and harm, stand at the top of the cell below. Beside the training
+# a second question: on a stream of random completions, which component decides the *ranking* by a sum?
 #
-# **Predict before you run:** from which factor on does each sum sell the risk, that is, end with more than half of the completions harmful? What do gate and order do? What happens to the last $\lambda$ when the factor doubles?
+# **Predict before you run:** from what factor on does each sum sell the risk, that is, end with more than half of the completions harmful? What do gate and order do? What happens to the last $\lambda$ when the factor doubles?
 
 # %%
 prediction_a = ""  # for example "raw at 2, calibrated at 8; never; it doubles"
@@ -390,9 +390,9 @@ check(fit_rule_weights)
 # %% [markdown]
 # {{card remove_length_effect}}
 #
-# Judges, human and learned, tend to like long answers, and padding is the cheapest attack of all. With scores $s_i$ and lengths $\ell_i$, take out what a straight line in length explains:
+# Judges, human and learned, tend to like long answers, and padding is the cheapest attack of all. With scores $s_i$ and lengths $n_i$ (a bar is a mean over $i$), take out what a straight line in length explains:
 #
-# $$\tilde s_i=s_i-\hat b\,(\ell_i-\bar\ell),\qquad\hat b=\frac{\sum_i(\ell_i-\bar\ell)(s_i-\bar s)}{\sum_i(\ell_i-\bar\ell)^2},$$
+# $$\tilde s_i=s_i-\hat b\,(n_i-\bar n),\qquad\hat b=\frac{\sum_i(n_i-\bar n)(s_i-\bar s)}{\sum_i(n_i-\bar n)^2},$$
 #
 # that is, the residual of the least-squares line plus the mean score. Where all lengths are equal there is no effect to remove, and the scores stay as they are.
 
@@ -430,7 +430,7 @@ check(remove_length_effect)
 # %% [markdown]
 # {{card potential_rewards}}
 #
-# Five million progress marks of human raters trained DeepMind's playhouse agents: a learned utility $U$ of what has been reached, and rewards that are its *differences* [D]. For states $s_0,\dots,s_T$
+# Five million progress marks of human raters trained DeepMind's Playhouse agents (level 1): a learned utility $U$ of what has been reached, and rewards that are its *differences* [D]. For states $s_0,\dots,s_T$
 #
 # $$r_t=\gamma\,U(s_{t+1})-U(s_t),\qquad\sum_{t=0}^{T-1}r_t=U(s_T)-U(s_0)\ \text{ for }\gamma=1 .$$
 #
@@ -465,7 +465,8 @@ check(potential_rewards)
 # %% [markdown]
 # ### Experiment B · A utility that was left standing at the door
 #
-# A corridor with 17 places. It starts at place 2; the task is at place 16 and pays 1; place 0 is an exit that pays nothing. Q-learning gets the task's reward, $\gamma=0.97$, plus *your* potential rewards of each episode with
+# A corridor with 17 places. Each episode starts at place 2; the task is at place 16 and pays 1; place 0 is an exit that pays nothing. **Q-learning** keeps, for each place and move, an estimate of the discounted return
+# that follows, and after each step moves it towards the reward plus $\gamma$ times the best estimate at the next place; the policy takes the move with the better estimate, and now and then one at random. It gets the task's reward, $\gamma=0.97$, plus *your* potential rewards of each episode with
 # $U=$ place/16 inside. An episode ends at place 0, at place 16 or after 80 moves. Three ways: without $U$; with $U=0$ at both ends; and with a rater's $U$ left at the ends, 1 at the task and 2 at the exit, where everything looks so tidy.
 #
 # **Predict before you run:** which learns fastest, and where does the third end?
@@ -621,8 +622,8 @@ check(find_canaries)
 # %% [markdown]
 # ### Experiment C · One repository, seven files, three monitors
 #
-# The world of this level is a repository: `main` (the body of a function, the only file that is to be changed), `tests`, `fixtures`, `build`, `grader`, `meta` and `log`. The tools are read, edit, test, release and submit (with a message). Programs run in the sandbox of level 4. Nine loopholes are
-# switches, all closed by default. Some tasks can't be solved: they ask for `a times some`, no file says what, and tests contradict fixtures. There cheating pays most.
+# The world of this level is a repository: `main` (the body of a function, the only file that is to be changed), `tests`, `fixtures`, `build`, `grader`, `meta` and `log`. The tools are read, edit, test, release and submit (with a message). Programs run in a **sandbox**: a process of their own, without network and with limits (`course/envs/sandbox.py`). A **loophole** is a way to reward that is not the task; nine of
+# them are switches, all closed by default. Some tasks can't be solved: they ask for `a times some`, no file says what, and tests contradict fixtures. There cheating pays most.
 #
 # Three monitors read different things:
 #
@@ -632,7 +633,7 @@ check(find_canaries)
 # | action | what it requests, denied requests too | what a permitted action does in the end |
 # | outcome | files before and after, the message: *your* `diff_monitor` and `find_canaries` | what was tried and failed |
 #
-# In constructed environments Claude 3.7 learned to use planted exploits in more than 99 % of trials, and in more than half of the environments said so in less than 2 % of its chains of thought [D]. (Not a rate for real tasks, and silence does not prove a plan.)
+# In constructed environments Claude 3.7 learned to use planted exploits in more than 99 % of trials, and in more than half of the environments said so in less than 2 % of its **chains of thought**, the texts that a model writes for itself before it acts [D]. (Not a rate for real tasks, and silence does not prove a plan.)
 #
 # Seven episodes are played from scripts, some with words that do not fit the deeds (`CAST` in the cell below has them in full):
 #
@@ -911,7 +912,7 @@ pictures.effects(
 )  # fmt: skip
 
 # %% [markdown]
-# That is manner. Two faults need no attacker: a judge can **drift** (raters get used to things, a model behind an interface is exchanged), and it can prefer its **own family's** answers. Drift shows on *anchors*, items that never change, scored again every week beside the policy's fresh answers. Self-preference shows only across families:
+# So much for manner. Two faults need no attacker: a judge can **drift** (raters get used to things, a model behind an interface is exchanged), and it can prefer its **own family's** answers. Drift shows on *anchors*, items that never change, scored again every week beside the policy's fresh answers. Self-preference shows only across families:
 # how much more does judge $j$ like family $j$ than the other judges do?
 
 # %% tags=["experiment"]
@@ -992,7 +993,7 @@ say(
 # %% [markdown]
 # {{card forged_submission}}
 #
-# The obvious grader puts its checks into the notebook that it grades, behind the student's cells. Here is one: a cell of helpers, then the submission, then the checks, all in one process, and the points are in the last thing that this process prints.
+# The obvious grader puts its checks into the notebook that it grades, after the student's cells. Here is one: a cell of helpers, then the submission, then the checks, all in one process, and the points are in the last thing that this process prints.
 #
 # It grades three functions, two cases each: `logsumexp(x)`, `discounted(r, gamma)`, `kl(p, q)`. Write the text of a cell that gets all its points and computes *none* of the three. It is run in a process of its own, with nothing to gain but this exercise.
 
@@ -1069,7 +1070,7 @@ say(
 # %% [markdown]
 # ### Experiment G · Eight rungs
 #
-# A red-team ladder asks for more with every rung: the form of the output, the visible examples, the tests, hidden metadata, the judge, the grader's configuration, the log, and at last the person who confirms. An attack for each is played twice on each of ten tasks: with *only* its own switch open, and with all closed. It succeeds if it wins the highest
+# A **red team** attacks a system on its owner's behalf. A red-team ladder asks for more with every rung: the form of the output, the visible examples, the tests, hidden metadata, the judge, the grader's configuration, the log, and at last the person who confirms. An attack for each is played twice on each of ten tasks: with *only* its own switch open, and with all closed. It succeeds if it wins the highest
 # value of one reward component and the task is **not** done. *Your* `diff_monitor` and `find_canaries` read the open episodes.
 #
 # **Predict before you run:** which of the eight do your two monitors see? Does resistance on rung 3 say anything about rung 6?
@@ -1381,9 +1382,9 @@ say(
 # %% [markdown]
 # ### Experiment H, continued · Close, and what is left of the task?
 #
-# Closing a hole under a policy that lives in it can cost the task itself: it may have unlearned to work. So each of the four policies is measured in the world of *your* `closed_switches()`, first as it is; the one that has least left is then trained on there.
+# Closing a hole under a policy that lives in it can cost the task itself: it may have unlearned to work. So each of the four policies is measured in the world of *your* `closed_switches()`, first as it is; the one with the least success left is then trained further there.
 #
-# **Predict before you run:** which of the four policies loses most when its hole is closed, and does it come back?
+# **Predict before you run:** which of the four policies loses most when its hole is closed, and does its success come back?
 
 # %%
 prediction_closed = ""
@@ -1514,7 +1515,7 @@ say(
 # - Denison et al. (2024), Sycophancy to subterfuge: reward tampering in constructed environments, not an accusation of a deployed model. Chen et al. (2025), Reasoning models don't always say what they think.
 # - Ng, Harada and Russell (1999), shaping that leaves the optimum where it was.
 # - OpenAI, From hard refusals to safe completions; the Codex system card; the case notebook `case_codex1`. Bai et al. (2022), Constitutional AI; the case notebook `case_constitutional`.
-# - In this package, after handing in: `course/feedback` and `course/envs/repository.py`; and `autograder/`, which is built the way Part E asks for. Next: level 6, where the same round runs on many machines at once.
+# - In this package, after handing in: `course/feedback` and `course/envs/repository.py`; and `autograder/`, which is built the way Part E asks for. Next: level 6, where the same round runs on many machines at once, and must lose nothing.
 
 # %%
 from course.doctor import peak_memory

@@ -43,7 +43,7 @@ from course.figures.learning import curves
 # |---|---|
 # | a setter gives an instruction in a 3D house, a solver carries it out **[D]** | a setter moves a thing, says `go red ball`; the policy says `north`, `east`, .., `done` |
 # | 5.1 million marks, positive or negative, on 364,690 episodes of five minutes **[D]** | a program presses on half of the actions that change the gold progress, a twentieth of them wrongly |
-# | inter-temporal Bradley-Terry: a mark says which of two prefixes is better **[D]** | the same loss, level 1's `intertemporal_loss` |
+# | intertemporal Bradley-Terry: a mark says which of two prefixes is better **[D]** | the same loss, level 1's `intertemporal_loss` |
 # | the utility starts from the cloned agent; cloning and contrastive losses stay, with equal weights **[D]** | from the clone's weights, with the cloning loss; no contrastive loss |
 # | with probability 0.33 the instruction is swapped, and what was progress becomes a negative **[D]** | the same |
 # | reward is the change of the utility from one prefix to the next **[D]** | the same, `potential_rewards` of level 5 |

@@ -9,8 +9,8 @@
 # %% [markdown]
 # # Level 6 · Distributed long-horizon systems
 #
-# Until now one process sampled, judged and learned, in this order. Long episodes do not fit into that: one task waits minutes for a tool while another is done, so many workers sample at once, rewards come
-# when they come, and the learner goes on meanwhile. Each of these steps can lose a sample, take one twice, mix up two policies, or forget a cost. In this level the round becomes a distributed system that loses nothing and can prove it: what was
+# Until now one process sampled, judged and learned, in this order. Long episodes do not fit into that: one task waits minutes for a tool while another is done. So many workers sample at once, rewards come
+# when they come, and the learner goes on meanwhile. Each of these steps can lose a sample, take one twice, mix up two policies, or forget a cost. The policies, the tasks and the records are those of level 4; in this level the round becomes a distributed system that loses nothing and can prove it: what was
 # sampled by whom, what it was worth, what was learned from it, and what it cost.
 #
 # Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
@@ -24,8 +24,6 @@
 # - find out which of five things that were changed together made a system better.
 #
 # **You need** levels 0 to 5. **Time** about 9 hours: five for the exercises, the rest for the experiments and the questions. {{measured}}
-#
-# A card's "not allowed here" names functions, of the package or of a library, that would solve the exercise for you.
 
 # %% tags=["parameters"]
 SEED = 0
@@ -55,22 +53,22 @@ from course.systems.staleness import Aged, Staleness
 # %% [markdown]
 # ## Part A · Samples that are late
 #
-# Workers sample with the weights that they have; the learner moves on. So a step that arrives was sampled by a **behaviour policy** $\mu$, some updates old, and it is to teach the **target policy** $\pi$ of now. Their **ratio** on the sampled action
+# Workers sample with the weights that they have; the learner moves on. (In the literature of such systems these workers are **actors**, and here, too; the actor of level 2 is one network that they all run.) So a step that arrives was sampled by a **behaviour policy** $\mu$, some updates old, and it is to teach the **target policy** $\pi$ of now. Their **ratio** on the sampled action $a_t$, with $s_t$ all that the policy had read by then,
 #
 # $$w_t=\frac{\pi(a_t\mid s_t)}{\mu(a_t\mid s_t)}=\exp(\log\pi-\log\mu)$$
 #
-# says how much more often $\pi$ would have done this. $\log\mu$ is what the sampler wrote down at the time, never what somebody computes later.
+# says how much more often $\pi$ would have done this. (Level 2 wrote $\rho_t$ for this ratio. Below, $\rho_t$ is the *clipped* one, as in V-trace's paper.) $\log\mu$ is what the sampler wrote down at the time, never what somebody computes later.
 
 # %% [markdown]
 # {{card vtrace}}
 #
-# One way out is to wait for every worker before each update. PPO (level 2) clips large ratios away. IMPALA's actors don't wait, and its learner corrects the *value targets* with clipped ratios: **V-trace** [D], also used for the playhouse agents of DeepMind [D]. With rewards $r_t$, values $V_t$, discounts $\gamma_t$ and bounds $\bar\rho$, $\bar c$ and $\bar\rho_{\text{pg}}$ (`pg_rho_bar`; $\bar\rho$ unless it is given),
+# One way out is to wait for every worker before each update. PPO (level 2) stops the gradient of ratios that have gone too far. The actors of IMPALA, a distributed learner of DeepMind's (2018), don't wait, and its learner corrects the *value targets* with clipped ratios: **V-trace** [D], also used for DeepMind's Playhouse agents [D]. With rewards $r_t$, values $V_t$, discounts $\gamma_t$ and bounds $\bar\rho$, $\bar c$ and $\bar\rho_{\text{pg}}$ (`pg_rho_bar`; $\bar\rho$ unless it is given),
 #
 # $$\rho_t=\min(\bar\rho,w_t),\qquad c_t=\lambda\min(\bar c,w_t),\qquad \delta_t=\rho_t\,(r_t+\gamma_t V'_t-V_t),$$
 #
-# $$v_t=V_t+e_t,\qquad e_t=\delta_t+\gamma_t\,c_t\,e_{t+1}\quad(e_T=0),\qquad A_t=\min(\bar\rho_{\text{pg}},w_t)\,\big(r_t+\gamma_t(V'_t+\lambda\,e_{t+1})-V_t\big).$$
+# $$v_t=V_t+e_t,\qquad e_t=\delta_t+\gamma_t\,c_t\,e_{t+1}\quad(e_T=0),\qquad \hat A_t=\min(\bar\rho_{\text{pg}},w_t)\,\big(r_t+\gamma_t(V'_t+\lambda\,e_{t+1})-V_t\big).$$
 #
-# $V'_t$ is the value of what came after step $t$: $V_{t+1}$, and `bootstrap` after the last step. $v_t$ is the target for the value, $A_t$ the advantage for the policy's gradient. Both are constants of the update: nothing is differentiated through them. (With a ratio that is *not* held constant, the gradient of $w\log\pi$ at $\log\pi=-1$ is 0 instead of $w$.)
+# $V'_t$ is the value of what came after step $t$: $V_{t+1}$, and `bootstrap` after the last step. $\lambda\in[0,1]$ (`lambda_`) does what it does in GAE. $v_t$ is the target for the value, $\hat A_t$ the advantage for the policy's gradient. Both are constants of the update: nothing is differentiated through them. (With a ratio that is *not* held constant, the gradient of $w\log\pi$ at $\log\pi=-1$ is 0 instead of $w$.)
 #
 # $\bar\rho$ decides *what* is learned: with $\bar\rho=\infty$ the value of $\pi$, with a small one that of a policy between $\mu$ and $\pi$. $\bar c$ and $\lambda$ decide only how *fast*. The larger they are, the noisier.
 #
@@ -157,7 +155,7 @@ check(effective_sample_size)
 # %% [markdown]
 # {{card staleness_report}}
 #
-# "Asynchronous" says nothing; a number does. Each sample carries the version of the policy that made it, and a long rollout may be made by several: the weights were replaced under it. `Aged` has `first_version` and `last_version`, the log-ratios of its tokens and their mask. Its **lag** counts from the *first*:
+# The word "asynchronous" says nothing; a number does. Each sample carries the version of the policy that made it, and a long rollout may be made by several: the weights were replaced under it. `Aged` has `first_version` and `last_version`, the log-ratios of its tokens and their mask. Its **lag** counts from the *first*:
 #
 # $$\text{lag}=\text{current version}-\text{first version}.$$
 #
@@ -204,9 +202,9 @@ check(staleness_report)
 # %% [markdown]
 # ### Experiment A · Actors that lag
 #
-# A grid; a target somewhere; the policy is a table that knows only where the target is from here, and may move or say *done*. It is paid for *done* at the target. Actors walk with the table of some updates ago, and the learner trains on what they bring. Two learners get samples of the same age: for one every ratio is taken to be 1, the other uses *your* `vtrace`. Your `staleness_report` reads the batches.
+# The world is a grid with a target in it. The policy is a table: all it knows is where the target lies from here, and it may move or say *done*. It is paid for *done* at the target. Actors walk with the table of some updates ago, and the learner trains on what they bring. Two learners get samples of the same age: for one every ratio is taken to be 1, the other uses *your* `vtrace`. Your `staleness_report` reads the batches.
 #
-# **Predict before you run:** from which lag on does the learner without correction fall behind? And what is left of the effective sample size at the largest lag?
+# **Predict before you run:** from what lag on does the learner without correction fall behind? And what is left of the effective sample size at the largest lag?
 
 # %%
 prediction_a = ""  # for example "from 12 on; a third"
@@ -316,9 +314,9 @@ check(balanced_batch)
 # %% [markdown]
 # ### Experiment B · The law that a learner sees
 #
-# Workers run tasks of three lengths, which are sampled equally often; their times have a heavy tail. What began more than a few updates ago is too old, and left out (`LIMIT` in the cell below). In simulated time a learner takes its batches in two ways: those that are **completed first**, and by *your* `balanced_batch`. The strata are counted at four stages: sampling, completion, reward, optimisation.
+# Workers run tasks of three lengths, which are sampled equally often; their times have a heavy tail. What began more than a few updates ago is too old, and left out: the greatest lag that is still used is the **staleness limit** (`LIMIT` in the cell below). In simulated time a learner takes its batches in two ways: those that are **completed first**, and by *your* `balanced_batch`. The strata are counted at four stages: sampling, completion, reward, optimisation.
 #
-# **Predict before you run:** which share of the batches is long tasks if the first to finish are taken, and at which stage do they disappear? What does balance cost in waiting?
+# **Predict before you run:** what share of the batches is long tasks if the first to finish are taken, and at which stage do they disappear? What does balance cost in waiting?
 
 # %%
 prediction_b = ""
@@ -402,7 +400,7 @@ say(
 #
 # A simulation of discrete events: nobody waits for real, so that ten thousand workers fit into one process. Their tools have heavy-tailed times. A **synchronous** learner waits for all episodes of its round; an **asynchronous** one takes batches within a staleness limit while the workers go on. A batch is as large as the cluster, an update takes `UPDATE_SECONDS`, and time is counted up to the last update.
 #
-# **Predict before you run:** which share of the time does each learner wait, with few workers and with many? How far is the 99 % quantile of an episode's latency from the median?
+# **Predict before you run:** what share of the time does each learner wait, with few workers and with many? How far is the 99 % quantile of an episode's latency from the median?
 
 # %%
 prediction_c = ""
@@ -443,7 +441,50 @@ say(
 # The median says next to nothing about the waiting: a batch is as slow as its slowest episode, and the slowest of ten thousand comes from far out in the tail. So tails are reported, per kind of task, with the learner's waiting beside them; a mean hides both. The limit drops what is old, and what is old is long: compare the last column with the share of long tasks that are sampled, as in Experiment B.
 
 # %% [markdown]
-# **What the figure cannot show:** your cluster. A simulation knows the delays that it was told: calibrated on measured times it predicts what has the same causes, and nothing of a network that is full or a disk that is slow. And no share of waiting says what the fresher or older samples are worth for learning; that was Experiment A.
+# **What the figure cannot show:** your cluster. A simulation knows the delays that it was told: calibrated on measured times it predicts what has the same causes, and nothing of a network that is full or a disk that is slow. And no share of waiting says what fresher or older samples are worth for learning: that comes next.
+
+# %% [markdown]
+# ### Experiment C, continued · Does it learn as well?
+#
+# A learner that does not wait makes more updates in an hour, each from older samples. So compare at *equally many updates*: what is lost per update? `course evidence 6` did it with the agent of level 4 and its three tools. Per seed one clone of the expert with a habit, and two copies of it, one per way, trained by GRPO. The tools wait by a heavy-tailed law on a virtual clock, so that who finishes when is a function of the seed. The asynchronous learner takes batches in the sampled proportions (6.3), multiplies every advantage by the truncated importance weight for its age, and drops groups that are older than the limit of Experiment C.
+#
+# **Predict before you run:** which of the two ends with more success, and by how much?
+
+# %%
+prediction_both = ""
+
+# %% tags=["experiment"]
+from pathlib import Path
+
+from course.evidence.intervals import bootstrap_mean
+
+evidence = json.loads(Path("evidence.json").read_text())
+runs, setting = evidence["outcomes"], evidence["settings"]
+success = {"the clone": [run["clone"] for run in runs], **{way: [run["success"][way] for run in runs] for way in LIMITS}}
+waited = {way: [run["idle"][way] for run in runs] for way in LIMITS}
+apart = bootstrap_mean([run["success"]["asynchronous"] - run["success"]["synchronous"] for run in runs], level=0.95, seed=0)
+pictures.paired(
+    waited, success, y=("seconds that the learner waits", "success on held-out tasks"),
+    title=f"{len(runs)} seeds: waiting falls from {statistics.mean(waited['synchronous']):.1f} to {statistics.mean(waited['asynchronous']):.1f} seconds; "
+    f"success differs by {apart.mean:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+say(
+    f"**What was measured**, means over {len(runs)} seeds, {setting['steps']} updates each on {sum(setting['quotas'].values())} groups of {setting['group_size']} episodes by {setting['workers']} workers; success on {setting['held_out']} tasks that no training saw.\n\n"
+    "| way | the learner waits, s | it works, s | mean lag, updates | groups dropped | success |\n|---|---|---|---|---|---|\n"
+    + "\n".join(
+        f"| {way} | {statistics.mean(waited[way]):.1f} | {statistics.mean(run['worked'][way] for run in runs):.1f} | {statistics.mean(run['mean_lag'][way] for run in runs):.1f} "
+        f"| {statistics.mean(run['dropped'][way] for run in runs):.1f} | {statistics.mean(success[way]):.1%} |"
+        for way in LIMITS
+    )
+    + f"\n\nThe clone had {statistics.mean(success['the clone']):.1%}. The difference asynchronous less synchronous is {apart.mean:+.1%}, 95 % interval over the seeds {apart.low:+.1%} to {apart.high:+.1%}. You predicted: {prediction_both or 'nothing'}."
+)  # fmt: skip
+
+# %% [markdown]
+# An interval that holds zero says that these seeds cannot tell the two apart. How far they may still differ, its ends say.
+#
+# **What the figure cannot show:** that age never costs. It was measured at one learning rate, at which a policy changes little within a few updates; a larger step makes the same lag a larger ratio, as in Experiment A.
 
 # %% [markdown]
 # ### Rewards that come late
@@ -503,8 +544,8 @@ say(
 #
 # $$\text{stamp}(\text{parts})=\text{SHA-256}\big(\text{canonical JSON of parts}\big)\quad\text{in hexadecimal digits}.$$
 #
-# **Canonical JSON** is the one JSON text of a value: keys sorted at every depth, no spaces, characters as they are (no `\u` escapes), floats as Python's `repr` writes them, tuples as lists. So equal content has equal stamps, in any process and whatever the order of the keys; a change in any part, and in any digit of it, gives another stamp. Two stamps may differ and the policies behave alike; the other way round must not happen. Three
-# ways to it are refused:
+# **Canonical JSON** is the one JSON text of a value: keys sorted at every depth, no spaces, characters as they are (no `\u` escapes), floats as Python's `repr` writes them, tuples as lists. So equal content has equal stamps, in any process and whatever the order of the keys; a change in any part, and in any digit of it, gives another stamp. Two stamps may differ and the policies behave alike; the other way round, one stamp for two policies, must not happen. Three
+# ways in which it could are refused:
 # - a part that is missing, `None` or `""`. (0, `False` and `{}` are something. Further parts may be added, and count.)
 # - NaN and infinities, which have no JSON text;
 # - keys that are no text, at any depth: Python's writer turns `{1: 0.5}` into `{"1":0.5}` in silence, and two contents have one text.
@@ -596,7 +637,7 @@ check(attempt_annotations)
 # %% [markdown]
 # ### Experiment D · The same run on three engines
 #
-# One small run of tool episodes and updates is made in this process, on local worker processes, and, if Ray starts, on Ray's actors. Noise is keyed by seed, episode and position, and the rows of a batch are the same everywhere, so *who* sampled an episode can't matter.
+# One small run of tool episodes and updates is made in this process, on local worker processes, and, if it is installed and starts, on the actors of Ray, a library for distributed programs. Noise is keyed by seed, episode and position, and the rows of a batch are the same everywhere, so *who* sampled an episode can't matter.
 #
 # **Predict before you run:** will the hashes of records and weights be equal, or equal up to rounding? Which engine is fastest on two cores?
 
@@ -750,10 +791,10 @@ say(
 )
 
 # %% [markdown]
-# **What the figure cannot show:** kills at the moments that nobody drew. Nor is *exactly once* a property of the world outside: an episode that sent a message before it was killed has sent it. What is recorded exactly once is the record; actions that can't be taken back must carry a number by which the other side knows a repetition.
+# **What the figure cannot show:** kills at moments that were not drawn. Nor is *exactly once* a property of the world outside: an episode that sent a message before it was killed has sent it. What is recorded exactly once is the record; actions that can't be taken back must carry a number by which the other side knows a repetition.
 
 # %% [markdown]
-# How does a worker that was killed in the middle of a word go on with it? Below an episode of a trained policy is played with a log. Then the log is cut after every single line, with half of the next one left behind as a kill leaves it, and the episode is played again: it takes the logged tokens in place of new ones, gives them to the model in the shapes of the first time (so that the key-value cache holds the same bits), makes the tool calls again and
+# How does a worker that was killed in the middle of a word go on with it? Below an episode of a trained policy is played with a log. Then the log is cut after every single line, with half of the next one left behind as a kill leaves it, and the episode is played again: it takes the logged tokens in place of new ones, gives them to the model in the shapes of the first time (so that the key-value cache, the keys and values of all earlier tokens that attention looks up again, holds the same bits), makes the tool calls again and
 # compares the answers. Then it samples on.
 
 # %% tags=["experiment"]
@@ -986,7 +1027,7 @@ check(admit)
 # A hasty clone, whose actions often can't even be read, is to learn to act so that the environment runs it; the score of an episode is the share of its actions that were run. The same clone is trained with fresh episodes for every update, with each batch used a fixed number of times (few, many), and with *your* `GradientGate`: at most as many times, but as soon as a proposal is rejected, new episodes are sampled. *Your*
 # `append_round` writes every round, rejected ones too, and *your* `admit` decides whether the next may start.
 #
-# **Predict before you run:** which of the four rules gives the most quality for its sampled tokens? Where does the gate stand between many uses and fresh batches? Which share of the cost is for proposals that came to nothing?
+# **Predict before you run:** which of the four rules gives the most quality for its sampled tokens? Where does the gate stand between many uses and fresh batches? What share of the cost is for proposals that came to nothing?
 
 # %%
 prediction_f = ""
@@ -1096,7 +1137,7 @@ say(
 )  # fmt: skip
 
 # %% [markdown]
-# Differences of ten points mean nothing here, and one seed ranks no rules. A gate lets a batch serve until its gradient is unusual, and that can be too often: where a fixed small number of uses does as well for as many tokens, the gate has not earned its place. It rejects what is *unusual*: where the norm falls inside a batch as a rule, a smaller fall is unusual, and some of the crosses lie
+# Small differences mean nothing here: there are few held-out episodes, and one seed ranks no rules. A gate lets a batch serve until its gradient is unusual, and that can be too often: where a fixed small number of uses does as well for as many tokens, the gate has not earned its place. It rejects what is *unusual*: where the norm falls inside a batch as a rule, a smaller fall is unusual, and some of the crosses lie
 # below 0.
 
 # %% [markdown]
@@ -1211,7 +1252,7 @@ say(
 # **Bug hunt.** A wrong V-trace raises no error and stops no training: the policy learns, only something else or slower. So it is held against numbers that are known before.
 #
 # Write a test that gets *some* implementation of `vtrace` with the arguments of 6.1 and raises if it is wrong. It will meet right and wrong ones in a secret order; rejecting a right one scores 0. Wrong ones turn the ratio over; forget the bootstrap; take a truncation for a termination, or a termination for a truncation; carry the trace over a cut, take the next
-# episode's value there, or use `next_values` a step too late; clip $\rho$ at $\bar c$, $c$ at $\bar\rho$, or both; leave the ratios of the advantages unclipped, or clip them at another bound than `pg_rho_bar`; make the advantage of $V_{t+1}$ where $v_{t+1}$ belongs, or take $v_t-V_t$ for it; leave the discount or $\lambda$ out of the trace, or $\lambda$ out of the advantage
+# episode's value there, or use `next_values` a step too late; clip $\rho$ at $\bar c$, $c$ at $\bar\rho$, or both; leave the ratios of the advantages unclipped, or clip them at another bound than `pg_rho_bar`; build the advantage on $V_{t+1}$ where $v_{t+1}$ belongs, or take $v_t-V_t$ for it; leave the discount or $\lambda$ out of the trace, or $\lambda$ out of the advantage
 # only; let a gradient through the ratios or the values; or stop the loop before the first column.
 #
 # Right ones do what 6.1 says, for inputs that 6.1 allows, and differ in the last digits: compare with a tolerance. Run it on your own first: it must pass.
@@ -1274,13 +1315,13 @@ check(test_vtrace)
 # %% [markdown]
 # {{card attribute}}
 #
-# A system got better. In the same release the actor was trained on, the environment gave clearer observations, the reward was changed, a router sends hard tasks to a slower policy, and at inference several answers are searched. "The new model is better" is one of thirty-two possible stories. Before and after can't tell them apart; a **factorial** experiment can: all $2^5$ combinations of old ($-1$) and new ($+1$), each run with several seeds.
+# A system got better. In the same release the actor was trained further, the environment gave clearer observations, the reward was changed, a router sends hard tasks to a slower policy, and at inference several answers are searched. "The new model is better" is one of thirty-two possible stories. Before and after can't tell them apart; a **factorial** experiment can: all $2^5$ combinations of old ($-1$) and new ($+1$), each run with several seeds.
 #
 # With levels $x_{ia}\in\{-1,+1\}$ of factor $a$ in run $i$ and outcome $y_i$, fit by least squares
 #
 # $$y_i=\beta_0+\sum_a\beta_a\,x_{ia}+\sum_{a<b}\beta_{ab}\,x_{ia}x_{ib}+\text{noise}_i .$$
 #
-# $\beta_a$ is the **main effect**: half of what changing $a$ from old to new changes, averaged over all settings of the others. $\beta_{ab}$ is the **interaction**: a search that only pays with the new reward shows there, and in neither factor alone.
+# $\beta_a$ is the **main effect**: half of what changing $a$ from old to new changes, averaged over all settings of the others. $\beta_{ab}$ is the **interaction**: whether changing $a$ does more, or less, once $b$ is new. A search that pays only with the new reward raises both main effects, but only the interaction says that it takes the two together. ($\beta$ here is a coefficient of the fit, not the price of KL.)
 #
 # Each estimate has a 95 % interval by the **percentile bootstrap**: draw the runs again with replacement, *within each cell* (each combination of levels keeps its number of runs), fit again; a thousand times; the interval runs from the 2.5 % to the 97.5 % quantile of the thousand estimates. The draws are seeded inside, so that equal runs give equal effects.
 
@@ -1333,14 +1374,14 @@ check(attribute)
 # %% [markdown]
 # ### Experiment G · A mystery system
 #
-# A product in small: the policy of above answers the tasks of level 4, and five switches have an old and a new position.
+# A product in small: the two policies that were trained above answer the tasks of level 4, and five switches have an old and a new position.
 #
 # | switch | old | new |
 # |---|---|---|
 # | actor | the clone | the clone after some steps of RL |
 # | environment | tools that fail now and then | reliable tools |
 # | reward | attempts are chosen by the policy's own confidence | by a rule that reads the record |
-# | router | some tasks, by lot, may take more actions | those that a learned router picks, as many |
+# | router | some tasks, drawn by lot, may take more actions | as many tasks, but those that a learned router picks |
 # | search | one attempt | the best of four |
 #
 # In a **mystery** each switch is connected, or a placebo that does nothing; a seed has decided. All 32 settings are evaluated, `RUNS` times each, on tasks drawn anew from attempts that were made once beforehand, and *your* `attribute` reads the outcomes.
@@ -1387,7 +1428,7 @@ say(
 )  # fmt: skip
 
 # %% [markdown]
-# A name without a star is no error unless its true effect is exactly 0: the effect may be real and small. Where reward and search are both connected, look at their interaction: with one attempt there is nothing to choose from, so the reward has no effect of its own; its estimate is half of what it does with four, and so is the interaction's.
+# A name without a star is no error unless its true effect is exactly 0: the effect may be real and small. Where reward and search are both connected, look at their interaction: with one attempt there is nothing to choose from, so the reward has no effect of its own; its main effect is half of its effect with four attempts, and the interaction is as large.
 #
 # "The new model" is the actor alone. Evaluate it by itself (fixed tools, one attempt, no router) and the system as it is used, and report both: a product can get better while its policy stays as it was [I].
 #
@@ -1396,7 +1437,7 @@ say(
 # %% [markdown]
 # ## Your ledger
 #
-# Level 7 audits a run: yours. The next cell writes the ledger of Experiment F, made by your own `append_round`, as JSON, and says where it lies. Keep the file; in level 7 you paste it.
+# At its end, level 7 audits a run: yours. The next cell writes the ledger of Experiment F, made by your own `append_round`, as JSON, and says where it lies. Keep the file; in level 7 you paste its text.
 
 # %% tags=["experiment"]
 import course
@@ -1458,7 +1499,7 @@ say(
 # - Miao et al. (2026), When to stop reusing: dynamic gradient gating. Chen et al. (2026), on low-rank forecasts of training.
 # - The reports on asynchronous RL of language models: AReaL, PipelineRL, prime-rl; and DeepSeek-V4's on token-level write-ahead logs.
 # - Box, Hunter and Hunter, Statistics for Experimenters, on factorial designs.
-# - In this package, after handing in: `course/systems`, from the engines to the simulation, and `course/training/round.py`, one round on one screen. Next: level 7, where you read what others say about their systems.
+# - In this package, after handing in: `course/systems`, from the engines to the simulation, and `course/training/round.py`, one round on one screen. Next: level 7, where you read what others say about their systems, and then your own ledger with the same eyes.
 
 # %%
 from course.doctor import peak_memory

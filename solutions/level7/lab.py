@@ -9,10 +9,10 @@
 # %% [markdown]
 # # Level 7 · Reading frontier reports adversarially
 #
-# In seven levels you have trained policies, attacked rewards and kept ledgers. Others do so at another scale, and what you learn of it is a text: an announcement, a model card, a paper, or somebody's summary of one. This level is about such texts: what they say,
+# In levels 0 to 6 you have trained policies, attacked rewards and kept ledgers. Others do so at another scale, and what you learn of it is a text: an announcement, a model card, a paper, or somebody's summary of one. This level is about such texts: what they say,
 # what they don't, and what is made of them one retelling later. At the end you read an announcement that you have not seen before, and then one that you have written yourself: the ledger of your own run.
 #
-# Every claim carries a label. It was beside the facts of all levels; here it is the subject.
+# Every claim carries a label. It stood as a mark, [D], [I] or [U], beside what earlier levels said of others' systems; here it is the subject.
 #
 # | label | the claim | is kept with |
 # |---|---|---|
@@ -20,7 +20,8 @@
 # | **I** inferred | follows from what stands there, but does not stand there | its premises |
 # | **U** unknown | is not public, or cannot be decided from the sources | nothing. A row that nobody filled is U |
 #
-# Places: **A** a survey of three laboratories, by section; **B** a technical survey of reinforcement learning for language models, by line of its text; **C** a chapter of definitions, by tag.
+# The sources of this course are three. A **place** names one of them and where to look in it: **A** is a survey of OpenAI, Anthropic and Google DeepMind, from preferences to environments ("A 3.3" is a section); **B** a technical survey of reinforcement learning for large language models ("B line 203");
+# **C** a chapter of definitions of post-training ("C ftip-002P" is the tag of one). None of the three is a system's own report.
 #
 # **You will be able to**
 # - read a reported number with its benchmark, budget, comparator and adjustment, and say which numbers may be combined;
@@ -31,7 +32,7 @@
 #
 # **You need** levels 0 to 6, and the ledger that you wrote at the end of level 6. **Time** about 5 hours: nearly four for the exercises, the rest for the experiments and the questions. {{measured}}
 #
-# Open language is not asked for: numbers, statements and reports come in small grammars that are defined here. A card's "not allowed here" names functions, of the package or of a library, that would solve the exercise for you.
+# Open language is not asked for: numbers, statements and reports come in small grammars that are defined here.
 
 # %% tags=["parameters"]
 SEED = 0
@@ -63,7 +64,7 @@ def table(columns, rows):
 # %% [markdown]
 # {{card read_number}}
 #
-# A reported number here is one sentence that ends in a full stop. What stands in brackets may be absent; the conditions come in any order, each at most once:
+# A reported number here is one sentence that ends in a full stop. What stands in square brackets may be absent; the conditions come in any order, each at most once:
 #
 # `[On BENCHMARK, ] SYSTEM VERB NUMBER UNIT [, with BUDGET] [, against COMPARATOR] [, adjusted for length].`
 #
@@ -188,7 +189,7 @@ check(follows)
 # %% [markdown]
 # ### Experiment A · Two hundred newsletters
 #
-# Your two functions make a reader. For this course a program wrote 200 announcements of invented laboratories for practice, P-000 to P-199, each with six lines in which a newsletter retells it; three or four of the six claim more than the announcement says. (7.9 draws yours from 200 others.) A line passes your reader if it stands in the announcement word for word, if it *follows*, or if a sentence reports
+# Your two functions make a reader. For this course a program wrote 200 announcements of invented laboratories for practice, P-000 to P-199, each with six lines in which a newsletter retells it; three or four of the six are **over-claims**, which say more than the announcement. (7.9 draws yours from 200 others.) A line passes your reader if it stands in the announcement word for word, if it *follows*, or if a sentence reports
 # *exactly the same number under the same conditions*. Beside it reads somebody in a hurry, who lets a line pass if all its words and numbers occur somewhere in the announcement.
 #
 # **Predict before you run:** which kinds of over-claims does the hurried reader miss? Which kind gets past *your* reader, and why can't your two functions see it?
@@ -345,7 +346,7 @@ check(per_unit)
 #
 # Google's RLAIF study compared policies that were trained on labels of people (RLHF) and of a model (RLAIF) with the supervised policy they came from [D]. Its appendix adjusts the numbers for length, afterwards and imperfectly, as our source says; how, it doesn't say. Below stand its numbers as sentences; your `read_number` reads them.
 #
-# And three numbers of the Computer-Using Agent. The package's `average` takes the mean of numbers that may be averaged.
+# And three numbers of OpenAI's Computer-Using Agent (CUA). The package's `average` takes the mean of numbers that may be averaged.
 #
 # **Predict before you run:** the numbers adjusted for length: which way does each kind move, and does RLAIF keep its place beside RLHF? What does `average` say to the three numbers of the agent?
 
@@ -406,7 +407,7 @@ say(
 )  # fmt: skip
 
 # %% [markdown]
-# Both columns belong into a report: the raw one says what people preferred, the other how much of it is left after an adjustment for length.
+# Both columns belong in a report: the raw one says what people preferred, the other how much of it is left after an adjustment for length.
 #
 # The last average is computed: conditions are equal, so nothing forbids it. Whether the mean of two *systems* is a number of anything is a question that no rule of this kind answers. **What the figure cannot show:** that length was the cause. The adjustment was made afterwards, on the answers that there were, and it is
 # imperfect; a policy trained with a price on length would be an experiment.
@@ -564,11 +565,11 @@ check(conflicts)
 # |---|---|---|---|
 # | supervised fine-tuning, cloning | the policy | no | level 0, Experiment C; level 4, Experiment C |
 # | reward-model training | the judge | no, once the data are there | level 1, Experiment A |
-# | online RL | the policy, mostly a value model too | yes | level 2, Experiment B; level 4, Experiment D |
-# | rejection sampling, search | nothing | yes, at inference or for data | level 3, Experiments D and E |
-# | orchestration at run time | not necessarily anything | it acts live | level 6, Experiment G: a router among routes |
+# | online RL | the policy, usually a critic too | yes | level 2, Experiment B; level 4, Experiment D |
+# | sampling and choosing (rejection sampling), search | no weight | yes, at inference or for data | level 3, Experiments D and E |
+# | orchestration at run time: which tool, which model | possibly nothing | it acts live | level 6, Experiment G: a router among routes |
 #
-# One system may use all five. Evidence for one is none for the others.
+# One system may use all five, and evidence for one is not evidence for another (level 3).
 
 # %% [markdown]
 # ### Experiment C · How deep does disclosure go?
@@ -644,7 +645,7 @@ say(
 # %% [markdown]
 # An empty row has no single meaning. A method's card has no compute because a method has none; a paper on preference data has no environment because there is none beyond the prompt; a release has no optimizer because nobody says.
 #
-# **What the figures cannot show:** what the laboratories have published. They show what *three* sources say of it, and one of these is itself a survey: a row that is U here may be D in the paper. Before you write "not disclosed" about a system, look in its own report.
+# **What the figures cannot show:** what the laboratories have published. They show what our three sources say of it, none of which is a system's own report: a row that is U here may be D in the paper. Before you write "not disclosed" about a system, look in its own report.
 
 # %% [markdown]
 # {{card test_read_number}}
@@ -779,7 +780,7 @@ check(audit_report)
 # %% [markdown]
 # {{card audit_run}}
 #
-# Before a result is called reproduced, source A (13) wants fourteen things. The ledger of level 6 holds some of them in its rounds, others a run must declare once. Paste the text of `my_run.json`, which level 6 wrote at its end into the folder of its notebook, as a raw string, `export = r'''...'''`: files that lie beside the notebook don't come along when you hand in. For each of the fourteen items say:
+# Before a result is called reproduced, source A (section 13) asks for fourteen things. The ledger of level 6 holds some of them in its rounds; others a run must declare once. Paste the text of `my_run.json`, which level 6 wrote at its end into the folder of its notebook, as a raw string, `export = r'''...'''`: files that lie beside the notebook don't come along when you hand in. For each of the fourteen items say:
 #
 # - `"met"`: all of it is recorded, and one place where;
 # - `"missing"`: a part of it is not, and the first place where it should have been recorded (`"declaration.runs.interval"`); what is absent comes before what is there but not enough, so of one seed without an interval the interval is named;

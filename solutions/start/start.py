@@ -9,8 +9,10 @@
 # %% [markdown]
 # # Start here
 #
-# This course follows **one training round of a language-model agent**, stage by stage. In each level you implement the stage's mathematics,
-# train a real (small) policy with your own functions, and find out what can go wrong. Everything runs on a laptop without a GPU and
+# This course follows **one training round of a language-model agent**, stage by stage. A **policy** is the language model that acts: it
+# chooses each next token. One round samples tasks, lets the policy act on them (*rollout*), asks what that was worth (*feedback*), decides
+# which choices deserve it (*credit*), changes the policy (*update*), and writes down what it all cost (*accounting*). In each level you
+# implement the mathematics of a stage, train a real (small) policy with your own functions, and find out what can go wrong. Everything runs on a laptop without a GPU and
 # without a network.
 
 # %%
@@ -64,6 +66,9 @@ say(
 #    independently, in double precision, and tests gradients too.
 # 4. Stuck for more than ten minutes? Open the first hint. Only then the second.
 # 5. **Restart the kernel and run all cells** before you hand in: what only works in your kernel's memory does not work in the grader's.
+#
+# **What others have built.** A statement about a laboratory's system carries a mark: **[D]** disclosed by those who built it, **[I]** inferred
+# by us, **[U]** unknown. Level 7 is about these marks.
 #
 # **What is graded.** Only your answer cells and any cells you add. You may add cells, move cells, print, plot. The check cells are not taken
 # from your file; the grader runs its own, with other numbers and some further cases, in another process. Points are given per check.

@@ -6,7 +6,7 @@ import pytest
 
 from course.figures.style import GREEN, GREY, RED
 from course.figures.systems import (
-    attribution, chain, cluster,  gate_log, kills, late_rewards, same_hashes, saved, stages, stale_actors,
+    attribution, chain, cluster, gate_log, kills, late_rewards, paired, same_hashes, saved, stages, stale_actors,
 )  # fmt: skip
 
 
@@ -53,6 +53,15 @@ def test_a_cluster_shows_waiting_and_tails():
     assert [t.get_text() for t in right.texts] == ["1", "2", "4", "10", "200", "4e+03"]
     with pytest.raises(ValueError, match="one share for each of 2"):
         cluster((10, 1000), {"synchronous": [0.5]}, tails, title="t")
+
+
+def test_paired_seeds_are_joined_and_their_mean_is_drawn():
+    figure = paired({"one": [3, 5], "two": [1, 1]}, {"one": [0.5, 0.6], "two": [0.6, 0.6]}, y=("seconds", "share"), title="x")
+    left, right = figure.axes
+    assert [line.get_ydata()[0] for line in left.lines] == [3, 5, 4] and len(right.lines) == 3
+    assert (left.get_ylabel(), right.get_ylabel()) == ("seconds", "share")
+    with pytest.raises(ValueError, match="one value per seed at every place"):
+        paired({"one": [3, 5], "two": [1]}, {"one": [0.5, 0.6]}, y=("seconds", "share"), title="x")
 
 
 def test_a_hash_that_differs_from_the_first_is_red_and_seconds_may_differ():
