@@ -8,13 +8,14 @@ import re
 from fractions import Fraction
 
 from autograder.framework import alternative
+from autograder.hidden.announcements import full_report
 from course.accounting.ledger import Round, append_round
 from course.evidence.checklist import checklist, export
 from course.evidence.claims import Conflict
 from course.evidence.entailment import read_statements
 from course.evidence.excerpt import TRUTH
 from course.evidence.numbers import COUNTED, Reported
-from course.evidence.reports import QUESTIONS, find_report
+from course.evidence.reports import QUESTIONS
 from course.language.stamp import digest
 
 # ---------------------------------------------------------------- 7.1 read_number
@@ -364,11 +365,8 @@ def reads_a_short_list(read_number):
 
 def answer_of(id, *, unknown_rows=True):
     """The right answer for a report."""
-    report, table = find_report(id), {}
-    for field in QUESTIONS:
-        claims = report.truth.row(field)
-        places = [place.split()[-1] for c in claims for place in ((c.place,) if c.label == "D" else c.premises)]
-        table[field] = (claims[0].label, places)
+    report = full_report(id)
+    table = report.rows
     unknowns = [field for field, (label, _) in table.items() if label == "U"]
     shown = {field: row for field, row in table.items() if unknown_rows or row[0] != "U"}
     return {
@@ -400,15 +398,15 @@ def read_by_a_person():
     return {
         "report": "R-042",
         "table": {
-            "sft_data": ("I", ["s10", "s16"]),
-            "environment": ("D", ["s13"]),
-            "feedback": ("D", ["s1"]),
-            "rollouts": ("D", ["s12"]),
-            "compute": ("D", ["s6"]),
-            "evaluation": ("D", ["s4", "s15", "s2"]),
-            "unknowns": ["base_checkpoint", "reward", "optimizer", "inference"],
+            "base_checkpoint": ("D", ["s16"]),
+            "sft_data": ("I", ["s5", "s3"]),
+            "environment": ("D", ["s2"]),
+            "reward": ("D", ["s12"]),
+            "inference": ("D", ["s4"]),
+            "evaluation": ("D", ["s8", "s11"]),
+            "unknowns": ["feedback", "optimizer", "rollouts", "compute"],
         },
-        "over_claims": {"h2": "suites_averaged", "h4": "cause_not_said", "h5": "other_model"},
+        "over_claims": {"h1": "condition_dropped", "h2": "other_model", "h3": "relative_as_absolute", "h6": "suites_averaged"},
     }
 
 

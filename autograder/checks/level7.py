@@ -5,27 +5,29 @@ they are judged row by row, and each wrong row is told what in the text speaks a
 """
 
 import json
+import re
 from itertools import product
 
 from autograder.checks.level4 import written
 from autograder.checks.level5 import differ, is_number
-from autograder.framework import CheckFailed, Exercise, expect_verdicts, invariant
-from course.evidence.checklist import CHECKLIST, checklist, example_run, read_export
+from autograder.framework import CheckFailed, Exercise, expect_verdicts, invariant, rejection
+from course.evidence.checklist import CHECKLIST, STATUSES, checklist, example_run, read_export, right_place
 from course.evidence.excerpt import CLAIMED, EXCERPT, TRUTH
 from course.evidence.lint import REASONS
 from course.evidence.lore import CLAIMS, FACTS, REFUTES
+from course.evidence.numbers import read_number as package_reading
 from course.evidence.reports import QUESTIONS, find_report
 
 EXERCISES = (
-    Exercise("read_number", "7.1", "A number and its conditions", 35, 3, ("subject", "over_claims")),
-    Exercise("follows", "7.2", "Words are not optimizers", 30, 3, ("consequences", "IMPLIES", "over_claims")),
+    Exercise("read_number", "7.1", "A number and its conditions", 35, 3, ("subject",)),
+    Exercise("follows", "7.2", "Words are not optimizers", 30, 3, ("consequences", "IMPLIES")),
     Exercise("implied_human_rate", "7.3", "Relative is not absolute", 10, 1),
     Exercise("per_unit", "7.4", "Counts keep their units", 10, 2, ("differences",)),
     Exercise("lore", "7.5", "Lore, and what refutes it", 25, 2, ("REFUTES", "correction")),
     Exercise("claims_table", "7.6", "Disclosed, inferred, unknown", 20, 2, ("TRUTH",)),
     Exercise("conflicts", "7.7", "Where sources disagree", 15, 2),
     Exercise("test_read_number", "7.8", "Bug hunt: a number that lost its conditions", 25, 3),
-    Exercise("audit_report", "7.9", "Exit: an unseen report", 40, 4, ("truth", "planted", "course.evidence.lint.over_claims")),
+    Exercise("audit_report", "7.9", "Exit: an unseen report", 40, 4),
     Exercise("audit_run", "7.10", "Exit: your own run", 20, 3, ("checklist", "example_run")),
 )
 
@@ -76,7 +78,12 @@ def expect_numbers(read_number, cases):
             if name == "value":
                 same = is_number(got[name]) and abs(got[name] - value) <= 1e-9 * max(1.0, abs(value))
             if not same:
-                differ(f"{what}.{name}", value, got[name])
+                differ(f"{what}.{name}", quoted(value), quoted(got[name]))
+
+
+def quoted(value):
+    """As it is written, so that empty text is seen: ''."""
+    return repr(value) if isinstance(value, str) else value
 
 
 def drawn_number(draw, **fixed):
@@ -138,6 +145,19 @@ def a_count_keeps_its_unit(read_number, draw):
             digits = draw.number(11, 99) * 10 + draw.number(1, 10)  # no 0 at the end
             number = wanted_number(digits * factor // 100, unit)
             cases.append((sentence_of(number, who="The stage", verb="costs", written=f"{digits / 100} {scale}"), number))
+    expect_numbers(read_number, draw.shuffled(cases))
+
+
+@invariant("L7.03", points=1)
+def what_is_no_sentence(read_number, draw):
+    """A text without a full stop, and a share of nothing ("38 %."), are outside the grammar: ValueError."""
+    n = draw.number(11, 99)
+    number = wanted_number(n, "% of tasks", "OSWorld", "1 sample")
+    cases = [
+        (f"On OSWorld, CUA reaches {n} % of tasks", None),
+        (f"CUA reaches {n} %.", None),
+        (sentence_of(number, who="CUA"), number),
+    ]
     expect_numbers(read_number, draw.shuffled(cases))
 
 
@@ -235,7 +255,7 @@ def what_a_word_says_besides(follows, draw):
     expect_followed(follows, draw.shuffled(cases))
 
 
-@invariant("L7.02", points=3)
+@invariant("L7.02", points=2)
 def words_are_not_optimizers(follows, draw):
     """No algorithm from "reinforcement learning", no reinforcement learning from "agentic", no training from "evolutionary", no tool RL from tools."""
     less = {name: ("RL", "tool RL") for name in ALGORITHMS}
@@ -253,6 +273,17 @@ def words_are_not_optimizers(follows, draw):
     for pair in (("RL", "tools"), ("PPO", "tools"), ("agentic", "RL"), ("evolution", "demonstrations")):
         facts = draw.choice(([("Vega-3", [(word, True)]) for word in pair], [("Vega-3", [(word, True) for word in pair])]))
         cases += [asked(("Vega-3", [(word, True)]), facts) for word in ("tool RL", "GRPO", "RL")]
+    expect_followed(follows, draw.shuffled(cases))
+
+
+@invariant("L7.02", points=1)
+def silence_is_no_denial(follows, draw):
+    """What no sentence speaks of is neither said nor denied: "was not trained with PPO" follows from a denial, and from no silence."""
+    cases = []
+    for word in draw.shuffled(("PPO", "RL", "tools", "agentic", "demonstrations"))[:3]:
+        system = draw.choice(NAMES)
+        silent, denied = [(system, [("selection", True)])], [(system, [(word, False)])]
+        cases += [asked((system, [(word, said)]), facts) for said in (True, False) for facts in (silent, denied)]
     expect_followed(follows, draw.shuffled(cases))
 
 
@@ -306,14 +337,24 @@ def one_experiment(draw, absolute, relative, whose="human"):
 
 @invariant("L7.04", points=2, anchor=True)
 def the_absolute_over_the_relative(implied_human_rate, draw):
-    """89 % of episodes and 93 % of the human rate are one result: the human rate is about 95.7 %, and 93 % is nobody's success."""
+    """89 % of episodes and 93 % of the human rate are one result: the human rate is about 95.7 %. A comparator of the absolute number is not looked at."""
     cases = [(*one_experiment(draw, 89, 93), 8900 / 93)]
     for _ in range(5):
         absolute = draw.number(200, 790) / 10
         relative = draw.number(850, 1300) / 10
         cases.append((*one_experiment(draw, absolute, relative, draw.choice(("human", "expert"))), 100 * absolute / relative))
+    absolute, relative = one_experiment(draw, 45, 90)
+    cases.append(((*absolute[:4], draw.choice(COMPARATORS), absolute[5]), relative, 50.0))
     cases += [(*one_experiment(draw, 60, 100), 60.0), (*one_experiment(draw, 50, 50), 100.0), (*one_experiment(draw, 0, 93), 0.0)]
     expect_rates(implied_human_rate, draw.shuffled(cases))
+
+
+@invariant("L7.04", points=1)
+def on_another_benchmark(implied_human_rate, draw):
+    """Two numbers on two benchmarks are not of one experiment: ValueError."""
+    absolute, relative = one_experiment(draw, 40, 80)
+    other = (*relative[:2], "another suite", *relative[3:])
+    expect_rates(implied_human_rate, draw.shuffled([(absolute, other, None), (absolute, relative, 50.0)]))
 
 
 def expect_quotients(per_unit, cases):
@@ -329,7 +370,7 @@ def expect_quotients(per_unit, cases):
             differ(f"{what}.value", f"{wanted['value']:.6g}", got["value"])
         for name in ("unit", "benchmark", "budget", "comparator", "adjusted"):
             if got[name] != wanted[name]:
-                differ(f"{what}.{name}", wanted[name], got[name])
+                differ(f"{what}.{name}", quoted(wanted[name]), quoted(got[name]))
 
 
 SINGULAR = {unit: unit.removesuffix("s") for unit in COUNTS}
@@ -715,6 +756,13 @@ gains_what_is_lost = written("gains_what_is_lost", "no sign", of=_reported)
 never_adjusted = written("never_adjusted", "never adjusted", of=_reported)
 
 
+def expect_hunt(test_read_number, draw, right, wrong):
+    """As expect_verdicts, after one that reads nothing: a test that rejects it does compare, and behaves like none that doesn't."""
+    for candidate, _ in draw.lineup([], [reads_nothing]):
+        rejection(test_read_number, candidate)
+    expect_verdicts(test_read_number, draw, right, wrong)
+
+
 @invariant("L7.03", points=1, anchor=True)
 def the_test_accepts_every_right_reader(test_read_number, draw):
     """Right functions, written in different ways, pass your test; one that reads the same in every sentence does not."""
@@ -724,13 +772,13 @@ def the_test_accepts_every_right_reader(test_read_number, draw):
 @invariant("L7.03", points=1)
 def the_test_finds_wrong_sizes(test_read_number, draw):
     """Your test finds the function for which 256,000 are 256, and the one for which 1.5 million are 1.5."""
-    expect_verdicts(test_read_number, draw, RIGHT[:2], [stops_at_the_thousands, skips_scales])
+    expect_hunt(test_read_number, draw, RIGHT[:2], [stops_at_the_thousands, skips_scales])
 
 
 @invariant("L7.03", points=1)
 def the_test_finds_a_lost_sign_and_a_lost_adjustment(test_read_number, draw):
     """Your test finds the function for which a loss is a gain, and the one that drops "adjusted for length"."""
-    expect_verdicts(test_read_number, draw, RIGHT[1:], [gains_what_is_lost, never_adjusted])
+    expect_hunt(test_read_number, draw, RIGHT[1:], [gains_what_is_lost, never_adjusted])
 
 
 # ---------------------------------------------------------------- 7.9 audit_report
@@ -760,48 +808,7 @@ def reported(audit_report):
     return report, rows, told
 
 
-def true_row(report, field):
-    """(label, places) of the report's own table."""
-    claims = report.truth.row(field)
-    label = report.truth.label(field)
-    places = [claim.place for claim in claims if claim.label == "D"] if label == "D" else claims[0].premises
-    return label, [place.split()[-1] for place in places]
-
-
-def wrong_row(report, field, row):
-    """What speaks against a row; empty if nothing does."""
-    (label, places), (true_label, true_places) = row, true_row(report, field)
-    cited = "; ".join(f"{place}: {report.sentences[int(place[1:]) - 1]!r}" for place in true_places)
-    if label != true_label:
-        said = {
-            "D": f"it is said in so many words ({cited})",
-            "I": f"no sentence says it, and together they give it ({cited})",
-            "U": "no sentence answers it and none together give it",
-        }[true_label]
-        given = "; ".join(f"{place}: {report.sentences[int(place[1:]) - 1]!r}" for place in places)
-        return f"{field}: expected {true_label}, got {label}{f' ({given})' if given else ''}. {QUESTIONS[field]} In {report.id} {said}"
-    if label == "D" and not set(places) <= set(true_places):
-        return f"{field}: expected the sentence that answers {QUESTIONS[field]!r} ({cited}), got {', '.join(places)}"
-    if label == "I" and sorted(places) != sorted(true_places):
-        return f"{field}: expected all sentences that it is computed from, and no others ({cited}), got {', '.join(places)}"
-    return ""
-
-
-def expect_row(audit_report, field):
-    """A U counts where at least half of what the report says was found: a table that is empty has read nothing."""
-    report, rows, _ = reported(audit_report)
-    if wrong := wrong_row(report, field, rows[field]):
-        raise CheckFailed(wrong)
-    if rows[field][0] == "U":
-        said = [other for other in QUESTIONS if true_row(report, other)[0] != "U"]
-        right = sum(not wrong_row(report, other, rows[other]) for other in said)
-        if 2 * right < len(said):
-            raise CheckFailed(
-                f"{field}: expected U in a table that holds what {report.id} does say, got {right} of {len(said)} such rows right"
-            )
-
-
-@invariant("L7.07", points=2, anchor=True)
+@invariant("L7.07", points=1, anchor=True)
 def a_report_of_the_class(audit_report, draw):
     """The id of a report of the class, a table with a label and places for its fields, lines with reasons. Not every row is U."""
     report, rows, _ = reported(audit_report)
@@ -809,7 +816,53 @@ def a_report_of_the_class(audit_report, draw):
         differ(f"the table of {report.id}", "some rows that the report answers", "U in every row")
 
 
-@invariant("L7.07", points=2)
+COUNTS_ASKED = ("sft_data", "rollouts", "compute", "inference", "evaluation")  # rows whose question asks for a number
+
+
+@invariant("L7.07", points=1)
+def places_that_can_bear_their_labels(audit_report, draw):
+    """I rests on two sentences or more; a row that asks how many cites numbers, and the evaluation results with benchmark and budget."""
+    report, rows, _ = reported(audit_report)
+    complaints = []
+    for field, (label, places) in rows.items():
+        texts = {place: report.sentences[int(place[1:]) - 1] for place in places}
+        if label == "I" and len(texts) < 2:
+            complaints.append(
+                f"{field}: expected for I all the sentences that it is computed from, two or more, got {', '.join(places)}"
+            )
+        for place, text in texts.items():
+            if (label == "I" or field in COUNTS_ASKED) and not re.search(r"(?<![\w-])\d", text):
+                complaints.append(f"{field}: expected sentences with a number, got {place}: {text!r}")
+            elif (label, field) == ("D", "evaluation") and not with_its_conditions(text):
+                complaints.append(f"{field}: expected results with benchmark and budget, got {place}: {text!r}")
+    tell(complaints)
+
+
+def with_its_conditions(text):
+    try:
+        number = package_reading(text)
+    except ValueError:
+        return False
+    return bool(number.benchmark and number.budget)
+
+
+@invariant("L7.07", points=1)
+def lines_that_can_be_over_claims(audit_report, draw):
+    """Three or four of the six lines claim too much, and none of these stands in the announcement word for word."""
+    report, _, told = reported(audit_report)
+    if not 3 <= len(told) <= 4:
+        differ(f"the over-claims of {report.id}", "three or four lines", f"{len(told)}")
+    lines = {line: report.lines[int(line[1:]) - 1] for line in told}
+    tell(
+        [
+            f"{line}: expected no over-claim, {text!r} stands there word for word"
+            for line, text in lines.items()
+            if text in report.sentences
+        ]
+    )
+
+
+@invariant("L7.07", points=1)
 def unknowns_are_listed(audit_report, draw):
     """The row "unknowns" is the list of the fields that your table calls U, rows that you left out among them: a gap is a finding."""
     report, rows, _ = reported(audit_report)
@@ -846,10 +899,18 @@ def exported(audit_run):
     return items, answer["items"]
 
 
+def wrong_form(name, given):
+    """Empty if an item is a pair of status and place."""
+    pair = isinstance(given, (tuple, list)) and len(given) == 2 and all(isinstance(part, str) for part in given)
+    if pair and given[0] in STATUSES:
+        return ""
+    return f"{name}: expected (status, place) with status one of {', '.join(STATUSES)}; got {given!r}"
+
+
 def wrong_item(item, given):
     """What speaks against one line of the checklist; empty if nothing does."""
-    if not isinstance(given, (tuple, list)) or len(given) != 2 or not all(isinstance(part, str) for part in given):
-        return f"{item.field}: expected (status, place), as in ('met', 'declaration.source'), got {given!r}"
+    if wrong := wrong_form(item.field, given):
+        return wrong
     status, place = given
     asks, places = CHECKLIST[item.field]
     if status != item.status:
@@ -860,9 +921,9 @@ def wrong_item(item, given):
         }
         return f"{item.field}: expected {item.status!r} for {asks}, since {told[item.status]}; got {status!r}"
     if item.status == "missing":
-        if not (place == item.place or (place in places and item.place.startswith(place))):
+        if not right_place(item, place):
             return f"{item.field}: expected where it should have been recorded, {item.place}, got {place!r}"
-    elif not any(place == known or place.startswith(f"{known}.") for known in places):
+    elif not right_place(item, place):
         return f"{item.field}: expected where it stands, {' or '.join(places)}, got {place!r}"
     return ""
 
@@ -877,12 +938,19 @@ def a_run_with_an_unbroken_chain(audit_run, draw):
     """The JSON text of a ledger, every hash in its place, with the run's declaration beside it, and a verdict on each of the fourteen items."""
     _, given = exported(audit_run)
     expect_mapping("audit_run()['items']", given, list(CHECKLIST), all_of_them=True)
+    tell([wrong for name in CHECKLIST if (wrong := wrong_form(name, given[name]))])
 
 
 @invariant("L7.07", points=1)
 def what_the_rounds_say(audit_run, draw):
     """Items that stand in the rounds themselves, or begin there: versions, checkpoint, counts, artifacts, each met or missing as it is."""
     expect_items(audit_run, ("checkpoint", "versions", "counts", "artifacts"))
+
+
+@invariant("L7.07", points=1)
+def seeds_and_their_spread(audit_run, draw):
+    """Seeds of several runs with an interval. Of what is missing, the place of what is absent comes before that of what is there but not enough."""
+    expect_items(audit_run, ("seeds",))
 
 
 def is_the_example(export):

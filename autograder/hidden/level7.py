@@ -8,14 +8,15 @@ from autograder.checks.level7 import (
     WORDS,
     asked,
     drawn_number,
-    expect_row,
     one_experiment,
     sentence_of,
     tell,
     text_of,
     wanted_number,
 )
-from autograder.framework import CheckFailed, expect_verdicts, invariant
+from autograder.framework import CheckFailed, invariant
+from autograder.hidden.announcements import full_report
+from course.evidence.reports import QUESTIONS
 
 # ---------------------------------------------------------------- 7.1 read_number
 
@@ -60,7 +61,7 @@ def what_is_not_said_is_empty(read_number, draw):
     visible.expect_numbers(read_number, draw.shuffled(cases))
 
 
-@invariant("L7.03", points=2, hidden=True)
+@invariant("L7.03", points=1, hidden=True)
 def outside_the_grammar(read_number, draw):
     """No full stop, "about", a share of nothing, a condition twice, empty or of no kind, a relative number against somebody else: ValueError."""
     n = draw.number(11, 99)
@@ -146,7 +147,7 @@ def what_states_nothing(follows, draw):
 # ---------------------------------------------------------------- 7.3 implied_human_rate, 7.4 per_unit
 
 
-@invariant("L7.04", points=2, hidden=True)
+@invariant("L7.04", points=1, hidden=True)
 def of_one_experiment(implied_human_rate, draw):
     """No rate or no share of one, another benchmark, budget or adjustment, a rate above 100 %, a share of 0 or below: ValueError."""
     absolute, relative = one_experiment(draw, 40, 80)
@@ -260,23 +261,64 @@ with_nothing = written("with_nothing", "empty", of=visible._reported)
 def the_test_finds_lost_conditions(test_read_number, draw):
     """Your test finds the functions that lose a comparator, a benchmark or half a budget, invent one sample, or know one order only."""
     wrong = [compared_with_nobody, half_a_budget, one_sample_if_unsaid, on_no_benchmark, budget_first_only]
-    expect_verdicts(test_read_number, draw, visible.RIGHT[:2], wrong)
+    visible.expect_hunt(test_read_number, draw, visible.RIGHT[:2], wrong)
 
 
 @invariant("L7.03", points=1, hidden=True)
 def the_test_finds_other_numbers(test_read_number, draw):
     """Your test finds the functions that take a year for the result, 0.71 for 71 %, or 38 for 38.1."""
-    expect_verdicts(test_read_number, draw, visible.RIGHT[1:], [the_first_of_all_numbers, percent_as_fractions, without_decimals])
+    visible.expect_hunt(
+        test_read_number, draw, visible.RIGHT[1:], [the_first_of_all_numbers, percent_as_fractions, without_decimals]
+    )
 
 
 @invariant("L7.03", points=1, hidden=True)
 def the_test_finds_what_should_be_refused(test_read_number, draw):
     """Your test finds the functions that read a text without a full stop, a % of nothing, 1,2345, a condition twice, empty or of no kind."""
     wrong = [unfinished_sentences, percent_of_nothing, commas_anywhere, skips_strange_conditions, the_last_of_two, with_nothing]
-    expect_verdicts(test_read_number, draw, visible.RIGHT[::2], wrong)
+    visible.expect_hunt(test_read_number, draw, visible.RIGHT[::2], wrong)
 
 
 # ---------------------------------------------------------------- 7.9 audit_report
+
+
+def reported(audit_report):
+    """As the visible checks read the answer, with the report's truth beside it."""
+    report, rows, told = visible.reported(audit_report)
+    return full_report(report.id), rows, told
+
+
+def wrong_row(report, field, row):
+    """What speaks against a row; empty if nothing does."""
+    (label, places), (true_label, true_places) = row, report.rows[field]
+    cited = "; ".join(f"{place}: {report.sentences[int(place[1:]) - 1]!r}" for place in true_places)
+    if label != true_label:
+        said = {
+            "D": f"it is said in so many words ({cited})",
+            "I": f"no sentence says it, and together they give it ({cited})",
+            "U": "no sentence answers it and none together give it",
+        }[true_label]
+        given = "; ".join(f"{place}: {report.sentences[int(place[1:]) - 1]!r}" for place in places)
+        return f"{field}: expected {true_label}, got {label}{f' ({given})' if given else ''}. {QUESTIONS[field]} In {report.id} {said}"
+    if label == "D" and not set(places) <= set(true_places):
+        return f"{field}: expected the sentence that answers {QUESTIONS[field]!r} ({cited}), got {', '.join(places)}"
+    if label == "I" and sorted(places) != sorted(true_places):
+        return f"{field}: expected all sentences that it is computed from, and no others ({cited}), got {', '.join(places)}"
+    return ""
+
+
+def expect_row(audit_report, field):
+    """A U counts where at least half of what the report says was found: a table that is empty has read nothing."""
+    report, rows, _ = reported(audit_report)
+    if wrong := wrong_row(report, field, rows[field]):
+        raise CheckFailed(wrong)
+    if rows[field][0] == "U":
+        said = [other for other in QUESTIONS if report.rows[other][0] != "U"]
+        right = sum(not wrong_row(report, other, rows[other]) for other in said)
+        if 2 * right < len(said):
+            raise CheckFailed(
+                f"{field}: expected U in a table that holds what {report.id} does say, got {right} of {len(said)} such rows right"
+            )
 
 
 @invariant("L7.07", points=1, hidden=True)
@@ -342,7 +384,7 @@ def row_evaluation(audit_report, draw):
 @invariant("L7.07", points=4, hidden=True)
 def every_planted_line_is_found(audit_report, draw):
     """Each line that claims more than the sentences say, with the reason: what it adds, and to which sentence."""
-    report, _, told = visible.reported(audit_report)
+    report, _, told = reported(audit_report)
     complaints = []
     for line, finding in report.planted.items():
         said = f"{finding.place}: {report.sentences[int(finding.place[1:]) - 1]!r}"
@@ -356,7 +398,7 @@ def every_planted_line_is_found(audit_report, draw):
 @invariant("L7.07", points=2, hidden=True)
 def no_honest_line_is_accused(audit_report, draw):
     """A line that says what a sentence says, or what is part of its meaning, is none. This counts where half of the others were found."""
-    report, _, told = visible.reported(audit_report)
+    report, _, told = reported(audit_report)
     tell(
         [
             f"{line}: expected no over-claim, the report says {report.lines[int(line[1:]) - 1]!r}, got {told[line]}"
@@ -380,10 +422,10 @@ def what_the_declaration_says(audit_run, draw):
     visible.expect_items(audit_run, names)
 
 
-@invariant("L7.07", points=2, hidden=True)
-def spread_and_judgement(audit_run, draw):
-    """Seeds of several runs with their spread, and a measure of the target by somebody who doesn't know which policy it is, or why there is none."""
-    visible.expect_items(audit_run, ("seeds", "evaluation"))
+@invariant("L7.07", points=1, hidden=True)
+def who_judges(audit_run, draw):
+    """A measure of the target by somebody who doesn't know which policy it is, or why there is none."""
+    visible.expect_items(audit_run, ("evaluation",))
 
 
 @invariant("L7.07", points=1, hidden=True)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from autograder.alternatives.level7 import DECLARED, a_run, answer_of, audited
 from autograder.framework import mutant
+from autograder.hidden.announcements import full_report
 from course.evidence.checklist import example_run, export, read_export
 from course.evidence.claims import Conflict
 from course.evidence.claims import conflicts as right_conflicts
@@ -16,7 +17,7 @@ from course.evidence.numbers import COUNTED, Reported
 from course.evidence.numbers import implied_human_rate as right_rate
 from course.evidence.numbers import per_unit as right_quotient
 from course.evidence.numbers import read_number as right_reading
-from course.evidence.reports import COUNT, find_report, report_id
+from course.evidence.reports import COUNT, report_id
 
 # ---------------------------------------------------------------- 7.1 read_number
 
@@ -285,6 +286,12 @@ def one_contradiction_spoils_all(claim, sentences):
     )
 
 
+@mutant(of="follows", kills="L7.02")
+def silence_is_denial(claim, sentences):
+    """This looks like silence being taken for a denial: what no sentence speaks of is open."""
+    return all(said and not denied if wanted.said else denied or not said for wanted, _, said, denied in _shown(claim, sentences))
+
+
 # ---------------------------------------------------------------- 7.3 implied_human_rate, 7.4 per_unit
 
 
@@ -330,6 +337,14 @@ def all_is_too_much(absolute, relative):
 def a_share_below_nothing(absolute, relative):
     """This looks like 0 alone being refused: a share below 0 implies no rate either."""
     return 100 * absolute.value / relative.value if relative.value < 0 else right_rate(absolute, relative)
+
+
+@mutant(of="implied_human_rate", kills="L7.04")
+def a_comparator_is_refused(absolute, relative):
+    """This looks like an absolute number with a comparator being refused: whom else it was compared with is not looked at."""
+    if absolute.comparator:
+        raise ValueError("against whom?")
+    return right_rate(absolute, relative)
 
 
 @mutant(of="implied_human_rate", kills="L7.04")
@@ -672,7 +687,7 @@ def wants_every_digit(read_number):
 
 
 def _reports():
-    return map(find_report, map(report_id, range(COUNT)))
+    return map(full_report, map(report_id, range(COUNT)))
 
 
 def _answer(wanted):
@@ -688,7 +703,7 @@ def _place(report, start):
 def an_algorithm_is_guessed():
     """This looks like an optimiser being read out of "reinforcement learning"."""
     answer = _answer(lambda r: any(f.why == "optimizer_from_rl" for f in r.planted.values()))
-    report = find_report(answer["report"])
+    report = full_report(answer["report"])
     answer["table"]["optimizer"] = ("D", [_place(report, "with reinforcement learning.")])
     return answer
 
@@ -697,7 +712,7 @@ def an_algorithm_is_guessed():
 def a_successor_is_a_checkpoint():
     """This looks like a checkpoint being read out of a product's line: a successor need not start from its predecessor's weights."""
     answer = _answer(lambda r: _place(r, "is the successor of"))
-    answer["table"]["base_checkpoint"] = ("D", [_place(find_report(answer["report"]), "is the successor of")])
+    answer["table"]["base_checkpoint"] = ("D", [_place(full_report(answer["report"]), "is the successor of")])
     return answer
 
 
@@ -705,7 +720,7 @@ def a_successor_is_a_checkpoint():
 def days_are_compute():
     """This looks like days being taken for device-time, which needs the number of devices as well."""
     answer = _answer(lambda r: _place(r, "The main stage ran for") and not _place(r, "All the time"))
-    answer["table"]["compute"] = ("I", [_place(find_report(answer["report"]), "The main stage ran for")])
+    answer["table"]["compute"] = ("I", [_place(full_report(answer["report"]), "The main stage ran for")])
     return answer
 
 
@@ -773,7 +788,31 @@ def no_report_of_the_class():
 def a_number_without_budget():
     """This looks like a result without its budget being taken for an answer: it may be of one sample, or of a thousand."""
     answer = _answer(lambda r: r.truth.label("evaluation") == "U" and r.truth.label("optimizer") == "D")
-    answer["table"]["evaluation"] = ("D", [_place(find_report(answer["report"]), "% of tasks")])
+    answer["table"]["evaluation"] = ("D", [_place(full_report(answer["report"]), "% of tasks")])
+    return answer
+
+
+@mutant(of="audit_report", kills="L7.07")
+def two_are_enough():
+    """This looks like fewer over-claims than every newsletter has: there are three or four."""
+    answer = answer_of("R-003")
+    return {**answer, "over_claims": dict(list(answer["over_claims"].items())[:2])}
+
+
+@mutant(of="audit_report", kills="L7.07")
+def a_quotation_is_accused():
+    """This looks like a line being accused that stands in the announcement word for word."""
+    report, answer = full_report("R-003"), answer_of("R-003")
+    line = next(n for n, text in enumerate(report.lines, 1) if text in report.sentences)
+    return {**answer, "over_claims": {**dict(list(answer["over_claims"].items())[:3]), f"h{line}": "not_said"}}
+
+
+@mutant(of="audit_report", kills="L7.07")
+def praise_for_a_number():
+    """This looks like a sentence of praise being cited where the question asks how many: what has no number answers none."""
+    answer = _answer(lambda r: _place(r, "has practised for longer"))
+    answer["table"]["rollouts"] = ("D", [_place(full_report(answer["report"]), "has practised for longer")])
+    answer["table"]["unknowns"] = [field for field in answer["table"]["unknowns"] if field != "rollouts"]
     return answer
 
 
@@ -821,3 +860,20 @@ def a_single_run():
     """This looks like one seed being called a spread: at least two runs are needed."""
     answer = audited(export(a_run(), {**DECLARED, "runs": {"seeds": [0], "interval": [0.6, 0.6]}}))
     return {**answer, "items": {**answer["items"], "seeds": ("met", "declaration.runs")}}
+
+
+@mutant(of="audit_run", kills="L7.07")
+def statuses_of_its_own():
+    """This looks like a status that is none of the three: met, missing, not applicable."""
+    answer = audited(example_run())
+    items = {
+        name: ("absent", place) if status == "missing" else (status, place) for name, (status, place) in answer["items"].items()
+    }
+    return {**answer, "items": items}
+
+
+@mutant(of="audit_run", kills="L7.07")
+def what_is_not_enough_comes_first():
+    """This looks like one seed being named before an interval that is not there at all: what is absent comes first."""
+    answer = audited(export(a_run(), {**DECLARED, "runs": {"seeds": [0]}}))
+    return {**answer, "items": {**answer["items"], "seeds": ("missing", "declaration.runs.seeds")}}

@@ -13,7 +13,7 @@ from typing import Any, Mapping, Sequence
 
 from course.evidence.claims import FIELDS, Claim, Conflict, EvidenceTable, conflicts
 
-STATUSES = ("done", "in part", "not done")
+STATUSES = ("done", "in part", "card only", "not done")
 LABORATORIES = {
     "OpenAI": "OpenAI", "Anthropic": "Anthropic", "Google DeepMind": "Google DeepMind",
     "method": "a method, of no one laboratory", "definition": "a definition of source C",
@@ -51,11 +51,14 @@ class Card:
             raise ValueError(f"status of {self.name} must be one of {', '.join(STATUSES)}; got {self.status!r}")
         if not self.mechanisms or not self.table.claims:
             raise ValueError(f"{self.name} must have a mechanism and a claim; got {self.mechanisms} and {self.table.claims}")
-        if (self.status == "done") == bool(self.missing):
-            raise ValueError(f"missing of {self.name} must be said unless it is done; got {self.missing!r} with {self.status!r}")
-        if self.status == "done" and not (self.tests and any(" § " in place for place in self.where)):
+        whole = self.status in ("done", "card only")
+        if whole == bool(self.missing):
             raise ValueError(
-                f"{self.name} must have a section of a notebook and a test to be done; got {self.where}, {self.tests}"
+                f"missing of {self.name} must be said unless it is done or a card only; got {self.missing!r} with {self.status!r}"
+            )
+        if whole and not (self.tests and any(" § " in place for place in self.where)):
+            raise ValueError(
+                f"{self.name} must have a section of a notebook and a test to be {self.status}; got {self.where}, {self.tests}"
             )
         if (self.status == "not done") == bool(self.where):
             raise ValueError(f"where of {self.name} must be given unless it is not done; got {self.where} with {self.status!r}")
@@ -113,7 +116,8 @@ def page(cards: Sequence[Card]) -> str:
     """
     found = sum(len(card.conflicts) for card in cards)
     statuses = Counter(card.status for card in cards)
-    counts = ", ".join(f"{statuses[status]} {status}" for status in STATUSES)
+    done, in_part, only, none = (statuses[status] for status in STATUSES)
+    counts = f"In the course: {done} in full, {in_part} in part, {none} not; {only} closed ones as a card only."
     options = {
         "laboratory": {name: text for name, text in LABORATORIES.items() if any(card.laboratory == name for card in cards)},
         "mechanism": {name: name for name in sorted({m for card in cards for m in card.mechanisms}, key=str.lower)},
@@ -130,7 +134,7 @@ def page(cards: Sequence[Card]) -> str:
     head = "".join(f'<th scope="col"><span>{_words(field)}</span></th>' for field in FIELDS)
     return _PAGE.format(
         style=_STYLE, script=_SCRIPT, filters=filters, head=head, total=len(cards),
-        summary=f"{len(cards)} systems. Of what the course means to build of them: {counts}. Conflicts between sources: {found}; all values stand.",
+        summary=f"{len(cards)} systems and methods. {counts} Conflicts between sources: {found}; all values stand.",
         sources="".join(f"<li><b>{name}</b> {_e(text)}</li>" for name, text in SOURCES.items()),
         rows="".join(map(_overview_row, cards)), cards="".join(map(_article, cards)),
     )  # fmt: skip

@@ -8,11 +8,11 @@ the declaration says once what holds for the whole run:
     serializer      digest or name@version                     prompt template and form of tool calls
     split           {"by", "train", "held_out"}                what keeps tasks apart, and how many there are on each side
     demonstrations  number                                     of the cloning stage, 0 if there was none
-    optimizer       {"name", "lr", "batch", "clip", "kl", "entropy", "value"}     null where the recipe has none
+    optimizer       {"name", "lr", "batch", "clip", "kl", "entropy", "value"}     clip, kl, entropy and value null where the recipe has none
     rollouts        {"horizons": {length: episodes}, "temperature", "lag"}        lag in updates, from the first version
     rewards         {"raw", "scalarization"}                   where the vectors lie, and the rule that makes a number of them
     failures        {"failed", "filtered"}                     episodes, counted even if there were none
-    inference       {"samples", "tokens", "tools", "router"}   at evaluation; null where there is none
+    inference       {"samples", "tokens", "tools", "router"}   at evaluation; tools and router null where there is none
     runs            {"seeds": [...], "interval": [low, high]}  of the whole run, two seeds or more
     evaluation      {"blinded": true, "by"} or {"not applicable": reason}
     store           digest or path of the records
@@ -21,11 +21,12 @@ the declaration says once what holds for the whole run:
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Literal, Mapping, Sequence
+from typing import Any, Callable, Literal, Mapping, Sequence, get_args
 
 from course.accounting.ledger import Entry, Round, verify_ledger
 
 Status = Literal["met", "missing", "not applicable"]
+STATUSES = get_args(Status)
 EXAMPLE = Path(__file__).with_name("example_run.json")
 
 CHECKLIST = {  # item -> (what it asks for, where it is recorded)
@@ -93,13 +94,37 @@ def read_export(text: str | Mapping[str, Any]) -> tuple[tuple[Entry, ...], dict[
 def checklist(text: str | Mapping[str, Any]) -> tuple[Item, ...]:
     """The fourteen items over an export, in the order of CHECKLIST.
 
-    met: all of it is recorded; missing: at least one part is not, and the first one is named; not applicable: declared so, with a
+    met: all of it is recorded; missing: at least one part is not, and the first one is named, what is absent before what is there but
+    not enough; not applicable: declared so, with a
     reason, where that is possible at all.
     Raises: ValueError as read_export.
     Source: A 13.
     """
     ledger, declaration = read_export(text)
     return tuple(_item(field, places, ledger, declaration) for field, (_, places) in CHECKLIST.items())
+
+
+def right_place(item: Item, place: str) -> bool:
+    """Whether a place is one of the item: the one that lacks it, or what holds that; of what is recorded any of the list, or a part of it."""
+    places = CHECKLIST[item.field][1]
+    if item.status == "missing":
+        return place == item.place or (place in places and item.place.startswith(place))
+    return any(place == known or place.startswith(f"{known}.") for known in places)
+
+
+def agreement(text: str | Mapping[str, Any], said: Mapping[str, Any]) -> tuple[int, int]:
+    """(statuses, places) of the fourteen items in which an audit {item: (status, place)} agrees with the checklist.
+
+    A place counts where the status agrees. What is no pair agrees with nothing.
+    Raises: ValueError as read_export.
+    """
+    statuses = places = 0
+    for item in checklist(text):
+        row = said.get(item.field)
+        if isinstance(row, (tuple, list)) and len(row) == 2 and row[0] == item.status:
+            statuses += 1
+            places += isinstance(row[1], str) and right_place(item, row[1])
+    return statuses, places
 
 
 def _item(field: str, places: Sequence[str], ledger: Sequence[Entry], declaration: Mapping[str, Any]) -> Item:
@@ -122,7 +147,7 @@ def _item(field: str, places: Sequence[str], ledger: Sequence[Entry], declaratio
 
 
 def _lacking(name: str, value: Any) -> str:
-    """The first place that a declared value leaves empty; "" if none."""
+    """The first place that a declared value leaves empty, then the first where what is there is not enough; "" if none."""
     here = f"declaration.{name}"
     if name == "demonstrations":
         return "" if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else here

@@ -9,7 +9,7 @@ CLAIMS = {
     "o1": "It is known that o1 was trained with PPO or GRPO.",
     "tools": "A model that calls tools was trained on tool use by reinforcement learning, end to end.",
     "constitution": "Constitutional AI works without humans.",
-    "claude37": "Claude 3.7 cheats in 99 % of real coding tasks.",
+    "claude37": "It was measured that Claude 3.7 cheats in 99 % of real coding tasks.",
     "thoughts": "Who reads a model's visible chain of thought sees every danger.",
     "rlaif": "Google's RLAIF uses PPO.",
     "sparrow": "Sparrow is a reranker and nothing else.",
@@ -18,7 +18,7 @@ CLAIMS = {
     "robots": "RT-2 and SIMA show that policy gradients work on embodied agents.",
     "benchmarks": "The newest benchmark gains show how a model was trained.",
     "weights": "Open weights, or an API, show how a model was trained.",
-    "tampering": "A deployed Claude secretly edits the service that computes its reward.",
+    "tampering": "The study of reward tampering shows that a deployed Claude secretly edits the service that computes its reward.",
     "robot_demo": "Claude controlled a robot in a demonstration, so it was trained on robots by reinforcement learning.",
 }
 
@@ -51,7 +51,7 @@ FACTS = {  # some refute one of the claims; five are true as well, and refute no
     ),
     "f09": Fact("Comparisons for the reward model are rankings of four to nine answers to one prompt.", "A 3.3"),
     "f10": Fact(
-        "The environments of the study were made vulnerable on purpose; it shows that the behaviour can be learned there.",
+        "The environments of the study were made vulnerable on purpose; it shows that the behaviour can be learned there, and nothing of a deployed model.",
         "A 4.6",
     ),
     "f11": Fact("The disclosed recipes are supervised: robot trajectories, and play recorded from people.", "A 5.9"),

@@ -2,29 +2,35 @@
 
 A report is a list of numbered sentences and a newsletter's lines about it. The sentences are written from drawn facts, so the right
 evidence table is known by construction; some of the lines claim more than the sentences say, and which ones, and why, is known as well.
+
+There are two sets. P-000 to P-199 are for practice: their seeds are their numbers, and the truth comes with them. R-000 to R-199 are the
+class's: announcements.json holds their text, and the seeds from which their truth could be made again are the grader's.
 """
 
 import hashlib
+import json
 import random
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
-from typing import Mapping
+from importlib.resources import files
+from typing import Callable, Mapping, Sequence
 
 from course.evidence.claims import Claim, EvidenceTable, Label
 from course.evidence.entailment import ALGORITHMS
 from course.evidence.lint import Finding
 
-COUNT = 200  # reports of the class's set
+COUNT = 200  # of each set
 QUESTIONS = {  # what a row of the table answers: D if one sentence does, I if it can be computed from several, else U
     "base_checkpoint": "From which checkpoint does training start?",
     "sft_data": "On how many demonstrations was it cloned?",
     "environment": "What does the policy observe, and what are its actions?",
-    "feedback": "Who or what judges an episode?",
+    "feedback": "Who or what judges an episode of training?",
     "reward": "What is the reward paid for, and when?",
     "optimizer": "Which algorithm trains the policy, by its name?",
     "rollouts": "How many episodes were played?",
     "compute": "How much device-time did a stage take, in accelerator-days?",
-    "inference": "How many samples does it draw for one task?",
+    "inference": "How many samples does it draw for one task in use? (What a result's budget says is a condition of that result.)",
     "evaluation": "Which result of the model is given with its benchmark and its budget?",
 }
 LABORATORIES = ("Halden Works", "Northfield Lab", "Tessera Group", "Orrery Systems", "Lumen Yard", "Quayside Research")
@@ -33,16 +39,14 @@ BENCHMARKS = ("DeskBench", "LongRepair", "PageQuest", "ShopFloor", "FormFiller",
 
 
 @dataclass(frozen=True)
-class Report:
-    """sentences[k] is the one at place "s{k+1}", lines[k] is "h{k+1}". truth and planted are what a careful reader finds."""
+class Announcement:
+    """What is public. sentences[k] is the one at place "s{k+1}", lines[k] is "h{k+1}"."""
 
     id: str
     laboratory: str
     model: str
     sentences: tuple[str, ...]
     lines: tuple[str, ...]
-    truth: EvidenceTable
-    planted: Mapping[str, Finding]
 
     def __str__(self) -> str:
         said = [f"s{number:<3} {text}" for number, text in enumerate(self.sentences, 1)]
@@ -51,8 +55,28 @@ class Report:
         return "\n".join([title, "", *said, "", "What a newsletter wrote about it:", "", *told])
 
 
-def report_id(seed: int) -> str:
-    return f"R-{seed:03d}"
+@dataclass(frozen=True)
+class Report(Announcement):
+    """An announcement with what a careful reader finds: its evidence table, and the lines that claim too much."""
+
+    truth: EvidenceTable
+    planted: Mapping[str, Finding]
+
+    __str__ = Announcement.__str__
+
+    @property
+    def rows(self) -> dict[str, tuple[Label, list[str]]]:
+        """Field of QUESTIONS -> (label, places), in the form in which 7.9 is answered."""
+        found = {}
+        for field in QUESTIONS:
+            claims, label = self.truth.row(field), self.truth.label(field)
+            places = [claim.place for claim in claims] if label == "D" else claims[0].premises
+            found[field] = (label, [place.split()[-1] for place in places])
+        return found
+
+
+def report_id(number: int) -> str:
+    return f"R-{number:03d}"
 
 
 def drawn_id(name: str, count: int = COUNT) -> str:
@@ -60,17 +84,57 @@ def drawn_id(name: str, count: int = COUNT) -> str:
     return report_id(int(hashlib.sha256(name.strip().casefold().encode()).hexdigest()[:12], 16) % count)
 
 
-def find_report(id: str) -> Report:
-    """Raises ValueError for an id that is not of the class's set."""
-    ids = [report_id(seed) for seed in range(COUNT)]
-    if id not in ids:
-        raise ValueError(f"id must be one of the class's set, {ids[0]} to {ids[-1]}; got {id!r}")
-    return report(ids.index(id))
+@cache
+def _published() -> dict[str, Announcement]:
+    rows = json.loads(files("course.evidence").joinpath("announcements.json").read_text("utf-8"))
+    return {
+        row["id"]: Announcement(**{**row, "sentences": tuple(row["sentences"]), "lines": tuple(row["lines"])}) for row in rows
+    }
+
+
+def find_report(id: str) -> Announcement:
+    """The text of a report of the class. Raises ValueError for an id that is not of the class's set."""
+    if id not in (known := _published()):
+        raise ValueError(f"id must be one of the class's set, {report_id(0)} to {report_id(COUNT - 1)}; got {id!r}")
+    return known[id]
 
 
 @cache
-def report(seed: int) -> Report:
-    """Report number `seed`: at least twelve sentences, and six lines, of which three or four claim too much.
+def practice(number: int) -> Report:
+    """Report P-000 to P-199, with its truth: to practise on, and for experiments."""
+    if number not in range(COUNT):
+        raise ValueError(f"number must be 0 to {COUNT - 1}; got {number!r}")
+    return written_report(f"practice {number}", f"P-{number:03d}")
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What readers found in the newsletter's lines, by reason."""
+
+    planted: Mapping[str, int]  # reason -> how many lines, the most frequent first
+    caught: Mapping[str, Mapping[str, int]]  # reader -> reason -> how many of them did not pass
+    honest: int  # lines that claim no more than the report says
+    alarms: Mapping[str, int]  # reader -> how many of these did not pass
+
+
+def tally(reports: Sequence[Report], readers: Mapping[str, Callable[[str, Sequence[str]], bool]]) -> Tally:
+    """Each reader(line, sentences) says whether a line passes; counted over all lines of the reports."""
+    planted: Counter[str | None] = Counter()  # None: a line that is right
+    caught: dict[str, Counter[str | None]] = {name: Counter() for name in readers}
+    for one in reports:
+        for place, line in enumerate(one.lines, 1):
+            why = one.planted[f"h{place}"].why if f"h{place}" in one.planted else None
+            planted[why] += 1
+            for name, reader in readers.items():
+                caught[name][why] += not reader(line, one.sentences)
+    honest = planted.pop(None, 0)
+    alarms = {name: found.pop(None, 0) for name, found in caught.items()}
+    order = dict(planted.most_common())
+    return Tally(order, {name: {why: found[why] for why in order} for name, found in caught.items()}, honest, alarms)
+
+
+def written_report(seed: str, id: str) -> Report:
+    """The report that a seed gives: at least twelve sentences, and six lines, of which three or four claim too much.
 
     Its table has at least three D, one I and three U. Sentences that say nothing to the question of a row stand among the others.
     """
@@ -82,7 +146,7 @@ def report(seed: int) -> Report:
     place = {text: f"s{number}" for number, text in enumerate(sentences, 1)}
     claims = []
     for field, (label, texts) in made.rows.items():
-        places = tuple(f"{report_id(seed)} {place[text]}" for text in texts)
+        places = tuple(f"{id} {place[text]}" for text in texts)
         if label == "D":
             claims += [Claim(field, text, "D", where) for text, where in zip(texts, places)]
         else:
@@ -90,13 +154,9 @@ def report(seed: int) -> Report:
     several = draw.sample(made.beyond, min(len(made.beyond), draw.choice((3, 4))))
     lines = [line for line, _, _ in several] + draw.sample(made.within, 6 - len(several))
     draw.shuffle(lines)
-    planted = {
-        f"h{lines.index(line) + 1}": Finding("", line, why, place[less]) for line, why, less in several
-    }  # fmt: skip
+    planted = {f"h{lines.index(line) + 1}": Finding("", line, why, place[less]) for line, why, less in several}
     truth = EvidenceTable((*claims, Claim("unknowns", ", ".join(f for f, (label, _) in made.rows.items() if label == "U"), "U")))
-    return Report(
-        report_id(seed), made.laboratory, made.model, tuple(sentences), tuple(lines), truth, dict(sorted(planted.items()))
-    )
+    return Report(id, made.laboratory, made.model, tuple(sentences), tuple(lines), truth, dict(sorted(planted.items())))
 
 
 @dataclass(frozen=True)
@@ -155,8 +215,8 @@ def _facts(draw: random.Random) -> _Facts:
     row(
         "feedback",
         D=(draw.choice((
-            "Contractors compared pairs of episodes.", f"A fixed language model graded every episode by {draw.randint(5, 30)} written rules.",
-            "Hidden tests judged every episode.", "People marked progress while they watched an episode.",
+            "Contractors compared pairs of training episodes.", f"A fixed language model graded every training episode by {draw.randint(5, 30)} written rules.",
+            "Hidden tests judged every training episode.", "People marked progress while they watched a training episode.",
         )),),
         U=(draw.choice(("Early testers loved it.", "We listened to what people told us.")),),
     )  # fmt: skip
@@ -164,8 +224,8 @@ def _facts(draw: random.Random) -> _Facts:
         "reward",
         D=(draw.choice((
             "The reward is 1 at the end of an episode whose task is done, and 0 otherwise.",
-            f"At the end of an episode the reward is the judge's score minus {draw.randint(1, 9) / 100} for each action.",
-            "Every step is paid the change of a learned utility.",
+            f"At the end of an episode the reward is its score minus {draw.randint(1, 9) / 100} for each action.",
+            "Every step is paid for the progress that it makes on the task.",
         )),),
         U=(draw.choice((f"{model} is rewarded for what matters.", "Good work pays off in training.")),),
     )  # fmt: skip
@@ -227,8 +287,17 @@ def _facts(draw: random.Random) -> _Facts:
     if told == "D":
         within.append(sentences[-1])
 
-    # Numbers. With a budget they answer the question of the evaluation, without one they don't.
-    budget = draw.choice(("", f", with {samples} samples", ", with 1 sample", f", with {samples} samples and a judge"))
+    # Numbers. With a budget they answer the question of the evaluation, without one they don't. No budget speaks of samples or of a judge:
+    # that would be an answer, or half of one, to the questions of other rows.
+    hours, actions = draw.randint(2, 9), draw.choice((20, 30, 50, 100, 200))
+    budget = draw.choice(
+        (
+            "",
+            f", with {hours} hours a task",
+            f", with {actions} actions a task",
+            f", with {actions} actions and {hours} hours a task",
+        )
+    )
     rate, other_rate, relative = draw.randint(300, 800) / 10, draw.randint(60, 84), draw.randint(86, 97)
     first = f"On {suites[0]}, {model} reaches {rate} % of tasks{budget}."
     absolute = f"On {suites[1]}, {model} reaches {other_rate} % of tasks{budget}."
@@ -256,5 +325,5 @@ def _facts(draw: random.Random) -> _Facts:
         beyond.append((others.replace(f" {before} ", f" {model} "), "other_model", others))
     if gain in results:
         points = gain.partition(" gains ")[2]
-        beyond.append((f"Thanks to its new training, {model} gains {points}", "cause_not_said", gain))
+        beyond.append((f"On {suites[0]}, thanks to its new training, {model} gains {points}", "cause_not_said", gain))
     return _Facts(draw.choice(LABORATORIES), model, sentences, rows, beyond, within)

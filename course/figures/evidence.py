@@ -52,15 +52,27 @@ def shares(rows: Mapping[str, Sequence[tuple[int, int]]], columns: Sequence[str]
     return figure
 
 
-def with_and_without(pairs: Mapping[str, tuple[float, float]], *, before: str, after: str, x: str, title: str) -> Any:
-    """One number under two conditions, as a pair of points on a line, by name."""
-    figure, (panel,) = style.canvas(height=1.3 + 0.36 * len(pairs), title=title)
-    for y, (one, other) in enumerate(pairs.values()):
-        panel.plot([one, other], [y, y], color=style.GREY, linewidth=2, zorder=1)
-        panel.scatter([one], [y], s=55, color=style.BLUE, marker="o", label=before if y == 0 else None, zorder=2)
-        panel.scatter([other], [y], s=55, color=style.RED, marker="s", label=after if y == 0 else None, zorder=2)
-    panel.set_yticks(range(len(pairs)), list(pairs))
-    panel.set_ylim(len(pairs) - 0.5, -0.5)
+def with_and_without(
+    groups: Mapping[str, Mapping[str, tuple[float, float]]], *, before: str, after: str, x: str, title: str
+) -> Any:
+    """One number under two conditions, as a pair of points on a line, by name; a gap between groups, each of one quantity."""
+    rows = sum(map(len, groups.values()))
+    figure, (panel,) = style.canvas(height=1.5 + 0.36 * (rows + 1.5 * len(groups)), title=title)
+    places, names, y = [], [], 0.0
+    for quantity, pairs in groups.items():
+        panel.text(0.01, y, quantity, transform=panel.get_yaxis_transform(), fontweight="bold", fontsize=9, va="center")
+        y += 1
+        for name, (one, other) in pairs.items():
+            first = not places
+            panel.plot([one, other], [y, y], color=style.GREY, linewidth=2, zorder=1)
+            panel.scatter([one], [y], s=45, color=style.BLUE, marker="o", label=before if first else None, zorder=2)
+            panel.scatter([other], [y], s=75, facecolor="none", edgecolor=style.RED, linewidth=1.8, marker="s", label=after if first else None, zorder=3)  # fmt: skip
+            places.append(y)
+            names.append(name)
+            y += 1
+        y += 0.5
+    panel.set_yticks(places, names)
+    panel.set_ylim(y - 1, -0.6)
     panel.grid(True, axis="x", color="#e6e6e6", linewidth=0.8)
     panel.grid(False, axis="y")
     style.label(panel, x=x, y="")
@@ -68,26 +80,32 @@ def with_and_without(pairs: Mapping[str, tuple[float, float]], *, before: str, a
     return figure
 
 
-def found_and_missed(counts: Mapping[str, tuple[int, int]], *, title: str, x: str = "over-claims") -> Any:
-    """Bars by reason: (found, of how many); what was missed is hatched."""
+def found_by_readers(planted: Mapping[str, int], found: Mapping[str, Mapping[str, int]], *, title: str) -> Any:
+    """Per kind a bar for each reader: how many of the planted ones it found; the outline is what there was to find."""
     from matplotlib.patches import Patch
 
-    figure, (panel,) = style.canvas(width=7.6, height=1.4 + 0.34 * len(counts), title=title)
-    for y, (found, n) in enumerate(counts.values()):
-        if not 0 <= found <= n:
-            raise ValueError(f"counts must be (found, all) with 0 <= found <= all; got {(found, n)}")
-        panel.barh(y, found, color=style.BLUE)
-        if found < n:
-            panel.barh(y, n - found, left=found, color="white", edgecolor=style.RED, hatch="///")
-        panel.text(n, y, f"  {found} of {n}", va="center", fontsize=9)
-    panel.set_yticks(range(len(counts)), list(counts))
-    panel.set_ylim(len(counts) - 0.5, -0.5)
-    panel.set_xlim(0, 1.18 * max((n for _, n in counts.values()), default=1) or 1)
+    figure, (panel,) = style.canvas(width=7.6, height=1.6 + 0.26 * len(planted) * (len(found) + 0.6), title=title)
+    thick, colours = 0.8 / len(found), dict(zip(found, style.CYCLE))
+    for y, (kind, n) in enumerate(planted.items()):
+        for k, (reader, counts) in enumerate(found.items()):
+            if not 0 <= counts[kind] <= n:
+                raise ValueError(f"found must be between 0 and what was planted; got {counts[kind]} of {n} for {kind}, {reader}")
+            at = y - 0.4 + thick * (k + 0.5)
+            panel.barh(at, n, height=thick, color="white", edgecolor=style.GREY, linewidth=0.8)
+            panel.barh(at, counts[kind], height=thick, color=colours[reader], hatch="" if k == 0 else "///", edgecolor="white", linewidth=0)  # fmt: skip
+            panel.text(n, at, f"  {counts[kind]} of {n}", va="center", fontsize=8)
+    panel.set_yticks(range(len(planted)), list(planted))
+    panel.set_ylim(len(planted) - 0.5, -0.5)
+    panel.set_xlim(0, 1.18 * max(planted.values(), default=1))
     panel.grid(True, axis="x", color="#e6e6e6", linewidth=0.8)
     panel.grid(False, axis="y")
-    style.label(panel, x=x, y="")
-    handles = [Patch(color=style.BLUE, label="found"), Patch(facecolor="white", edgecolor=style.RED, hatch="///", label="missed")]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+    style.label(panel, x="over-claims", y="")
+    handles = [
+        Patch(facecolor=colour, hatch="" if k == 0 else "///", edgecolor="white", label=f"found by {reader}")
+        for k, (reader, colour) in enumerate(colours.items())
+    ]
+    handles.append(Patch(facecolor="white", edgecolor=style.GREY, label="missed"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
     return figure
 
 

@@ -75,7 +75,7 @@ def table(columns, rows):
 # | UNIT | words: `% of problems` (a rate), `% of the human rate` (a share of somebody's rate), `points`, `episodes` |
 # | BENCHMARK, SYSTEM, BUDGET, COMPARATOR | words, which may contain numbers and the commas inside them (`1,000 samples`), but neither a VERB nor a comma with a blank behind it |
 #
-# Percent stay percent: 71, not 0.71. A number without a fraction is an `int`, with decimals a `float`. What the sentence does not say stays empty. A share of somebody's rate *is* a comparison: `% of the human rate` has the comparator `human`, and must not be `against` anybody else.
+# Percent stay percent: 71, not 0.71. A number without a fraction is an `int`, with decimals a `float`. What the sentence does not say stays empty. A share of somebody's rate *is* a comparison: `% of the human rate` has the comparator `human`, and no `against` may follow.
 # A `%` that does not say of what is no unit.
 
 # %%
@@ -141,14 +141,13 @@ check(read_number)
 #
 # $$\text{"}w\text{" is said}\iff w\in M(v)\text{ for a said }v,\qquad\text{"}w\text{" is denied}\iff v\in M(w)\text{ for a denied }v .$$
 #
-# So PPO says RL and not the other way round; "not RL" denies PPO; RL and tools together are not RL over tool calls, because the model may have learned the one by RL and the other from demonstrations. A claim follows if *each* of its statements does. Where the sentences both say and deny a statement, neither it nor
+# So PPO says RL and not the other way round; "not RL" denies PPO; RL and tools together are not RL over tool calls, because the model may have learned the one by RL and the other from demonstrations. What no sentence speaks of is neither said nor denied. A claim follows if *each* of its statements does. Where the sentences both say and deny a statement, neither it nor
 # its denial follows: contradictory is unknown. A sentence that is not of the grammar ("Vega may use tools.") states nothing; a *claim* that is not of the grammar is a `ValueError`.
 #
 # The reading is done for you: `read_statements(text)` gives the `Statement(system, word, said)`s of a sentence, and `()` for a text that is none. What the words mean is your part.
 
 # %%
-for phrase, (word, said) in PHRASES.items():
-    print(f"{phrase:62} {'says' if said else 'denies'} {word}")
+print("\n".join(f"{phrase:62} {'says' if said else 'denies'} {word}" for phrase, (word, said) in PHRASES.items()))
 print(*read_statements("Vega-3 was trained with PPO and does not use tools."), sep="\n")
 print(read_statements("Vega-3 may use tools."))
 
@@ -190,7 +189,7 @@ check(follows)
 # %% [markdown]
 # ### Experiment A · Two hundred newsletters
 #
-# Your two functions make a reader. For this course 200 announcements of invented laboratories were written by a program, each with six lines in which a newsletter retells it; three or four of the six are **over-claims**, which say more than the announcement. A line passes your reader if it stands in the announcement word for word, if it *follows*, or if a sentence reports
+# Your two functions make a reader. For this course a program wrote 200 announcements of invented laboratories for practice, P-000 to P-199, each with six lines in which a newsletter retells it; three or four of the six are **over-claims**, which say more than the announcement. (7.9 draws yours from 200 others.) A line passes your reader if it stands in the announcement word for word, if it *follows*, or if a sentence reports
 # *exactly the same number under the same conditions*. Beside it reads somebody in a hurry, who lets a line pass if all its words and numbers occur somewhere in the announcement.
 #
 # **Predict before you run:** which kinds of over-claims does the hurried reader miss? Which kind gets past *your* reader, and why can't your two functions see it?
@@ -199,8 +198,6 @@ check(follows)
 prediction_a = ""
 
 # %% tags=["experiment"]
-from collections import Counter
-
 from course.evidence import reports
 from course.evidence.lint import REASONS
 from course.figures import evidence as pictures
@@ -233,37 +230,31 @@ def in_a_hurry(line, sentences):
     return set(words) <= set(re.findall(r"[\w.%-]*\w|%", " ".join(sentences)))
 
 
-READERS = {"your reader": stands, "in a hurry": in_a_hurry}
-N_REPORTS = 20 if FAST else reports.COUNT
-caught, planted = {name: Counter() for name in READERS}, Counter()  # by reason; None for a line that is right
-for number in range(N_REPORTS):
-    report = reports.report(number)
-    for place, line in enumerate(report.lines, 1):
-        why = report.planted[f"h{place}"].why if f"h{place}" in report.planted else None
-        planted[why] += 1
-        for name, reader in READERS.items():
-            if not reader(line, report.sentences):
-                caught[name][why] += 1
-honest = planted.pop(None)
-alarms = {name: found.pop(None, 0) for name, found in caught.items()}
-SHORT = {why: why.replace("_", " ").replace("rl", "RL") for why in planted}
-pictures.found_and_missed(
-    {SHORT[why]: (caught["your reader"][why], n) for why, n in planted.most_common()},
-    title=f"Your reader finds {sum(caught['your reader'].values())} of {planted.total()} over-claims; the hurried one {sum(caught['in a hurry'].values())}",
-)  # fmt: skip
+READERS = {"your reader": stands, "the hurried one": in_a_hurry}
+found = reports.tally([reports.practice(number) for number in range(20 if FAST else reports.COUNT)], READERS)
+SHORT = {why: why.replace("_", " ").replace("rl", "RL") for why in found.planted}
+caught = {name: sum(by_reason.values()) for name, by_reason in found.caught.items()}
+pictures.found_by_readers(
+    {SHORT[why]: n for why, n in found.planted.items()},
+    {name: {SHORT[why]: n for why, n in by_reason.items()} for name, by_reason in found.caught.items()},
+    title=f"Your reader finds {caught['your reader']} of {sum(found.planted.values())} over-claims, the hurried one {caught['the hurried one']}",
+)
 
 # %% tags=["experiment"]
+missed = {name: [SHORT[why] for why, n in found.planted.items() if 2 * by_reason[why] < n] for name, by_reason in found.caught.items()}
 say(
     "**What came out.**\n\n"
     + table(
         ("over-claim", "what it is", "planted", *READERS),
-        [(SHORT[why], REASONS[why], n, *(found[why] for found in caught.values())) for why, n in planted.most_common()],
+        [(SHORT[why], REASONS[why], n, *(by_reason[why] for by_reason in found.caught.values())) for why, n in found.planted.items()],
     )
-    + f"\n\nFalse alarms on the {honest} lines that say no more than the announcement: {alarms['your reader']} and {alarms['in a hurry']}. You predicted: {prediction_a or 'nothing'}."
-)  # fmt: skip
+    + f"\n\nFalse alarms on the {found.honest} lines that say no more than the announcement: {found.alarms['your reader']} and {found.alarms['the hurried one']}. "
+    + " ".join(f"More than half missed by {name}: {', '.join(kinds) or 'no kind'}." for name, kinds in missed.items())
+    + f" You predicted: {prediction_a or 'nothing'}."
+)
 
 # %% [markdown]
-# A number that is right and belongs to *another* model gets past your reader: `Reported` keeps the conditions of a number, and whose number it is is none of them. A reader that compares the system, too, finds those; but then the next kind is missing, one that nobody has planted.
+# A number that is right and belongs to *another* model gets past your reader: `Reported` keeps the conditions of a number, and whose number it is is none of them. A reader that compares the system, too, finds those; but there will be a next kind that it can't see, and that nobody has planted here.
 #
 # **What the figure cannot show:** how good a reader is on real announcements. The lines were made by the same hands as the grammar, so what passes here passes by construction, and false alarms are rare for the same reason. Real reports paraphrase; there a rule that wants the same words would reject nearly everything, and a
 # model that judges entailment has the weaknesses of all judges (level 5).
@@ -280,7 +271,7 @@ say(
 #
 # $$\text{implied rate}=100\cdot\frac{\text{absolute}}{\text{relative}}\qquad\text{[I], in \%.}$$
 #
-# The absolute number is a rate, `% of` some things; the relative one a share of somebody's rate, `% of the human rate`. They must be of one experiment: same benchmark, budget and adjustment (the comparator belongs to the relative one alone). A relative number that is not above 0 implies nothing; an implied rate above 100 % says that the two numbers don't
+# The absolute number is a rate, `% of` some things; the relative one a share of somebody's rate, `% of the human rate`. They must be of one experiment: same benchmark, budget and adjustment. (The comparator is not looked at: the relative number has one by its unit, and whether the absolute one has one too makes no difference.) A relative number that is not above 0 implies nothing; an implied rate above 100 % says that the two numbers don't
 # belong together.
 
 # %% ng="solution:implied_human_rate"
@@ -347,17 +338,17 @@ check(per_unit)
 
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> What would 200 comparisons per comparison be? </details>
-# <details><summary>Hint 2: where to look</summary> <code>dataclasses.replace</code> keeps all fields that you don't name, and two records are equal if all their fields are. </details>
+# <details><summary>Hint 2: where to look</summary> <code>dataclasses.replace</code> keeps all fields that you don't name, and two records are equal if all their fields are. A <code>Reported</code> without a unit cannot be made: give both the same unit, not an empty one. </details>
 # <details><summary>Hint 3: almost code</summary> Refuse units that are not in <code>COUNTED</code> or the same, conditions that differ, numbers out of range; then <code>replace(count, value=..., unit=f"{count.unit} per {COUNTED[per.unit]}")</code>. </details>
 
 # %% [markdown]
 # ### Experiment B · The same comparison under two conditions
 #
-# Google's RLAIF study compared policies that were trained on labels of people (RLHF) and of a model (RLAIF) with the supervised policy they came from [D]. Its appendix repeats the comparisons with lengths matched, afterwards and imperfectly, as it says itself. Below stand its numbers as sentences; your `read_number` reads them.
+# Google's RLAIF study compared policies that were trained on labels of people (RLHF) and of a model (RLAIF) with the supervised policy they came from [D]. Its appendix adjusts the numbers for length, afterwards and imperfectly, as our source says; how, it doesn't say. Below stand its numbers as sentences; your `read_number` reads them.
 #
 # And three numbers of OpenAI's Computer-Using Agent (CUA). The package's `average` takes the mean of numbers that may be averaged.
 #
-# **Predict before you run:** the win rates with lengths matched: which way do they move, and does RLAIF keep its place beside RLHF? What does `average` say to the three numbers of the agent?
+# **Predict before you run:** the numbers adjusted for length: which way does each kind move, and does RLAIF keep its place beside RLHF? What does `average` say to the three numbers of the agent?
 
 # %%
 prediction_b = ""
@@ -382,12 +373,14 @@ On harmless dialogue, RLHF reaches 78 % of harmless responses, adjusted for leng
 On harmless dialogue, SFT reaches 64 % of harmless responses, adjusted for length.
 """.strip().splitlines()  # A 5.3
 read = [(re.search(r", (\w+) (?:wins|reaches)", line)[1], read_number(line)) for line in RLAIF]
-raw, matched = ({(n.benchmark, who): n.value for who, n in read if n.adjusted is adjusted} for adjusted in (False, True))
-pairs = {f"{benchmark}: {who}": (raw[benchmark, who], matched[benchmark, who]) for benchmark, who in raw}
-fallen = raw["summaries", "RLAIF"] - matched["summaries", "RLAIF"]
+raw, adjusted = ({(n.benchmark, who): n.value for who, n in read if n.adjusted is after} for after in (False, True))
+groups = {"% won against SFT": {}, "% harmless": {}}
+for (benchmark, who), value in raw.items():
+    groups["% harmless" if benchmark.startswith("harmless") else "% won against SFT"][f"{benchmark}: {who}"] = (value, adjusted[benchmark, who])
+moved = {kind: {name: after - before for name, (before, after) in rows.items()} for kind, rows in groups.items()}
 pictures.with_and_without(
-    pairs, before="as reported", after="lengths matched afterwards", x="% of comparisons won against SFT; % of harmless responses",
-    title=f"With lengths matched, {fallen} points of the win rate on summaries are gone, for RLAIF and RLHF alike",
+    groups, before="as reported", after="adjusted for length afterwards", x="% of comparisons, % of responses",
+    title=f"Adjusted for length, win rates fall by {-max(moved['% won against SFT'].values())} to {-min(moved['% won against SFT'].values())} points; harmlessness rises by up to {max(moved['% harmless'].values())}",
 )  # fmt: skip
 
 # %% tags=["experiment"]
@@ -405,15 +398,19 @@ for what, numbers in {
 people = implied_human_rate(read_number("On Playhouse, the agent reaches 89 % of episodes."), read_number("On Playhouse, the agent reaches 93 % of the human rate."))
 each = per_unit(read_number("The PPO stage uses 256,000 episodes."), read_number("The PPO stage uses 31,144 prompts."))
 say(
-    "**What came out.**\n\n" + table(("average of", ""), refused)
+    "**What came out.** "
+    + f"Win rates against SFT, adjusted: {', '.join(f'{name} {change:+d}' for name, change in moved['% won against SFT'].items())} points: they fall, most on summaries. "
+    + f"Harmless responses: {', '.join(f'{name.split()[-1]} {change:+d}' for name, change in moved['% harmless'].items())}: they rise a little or stay. "
+    + f"RLAIF stays beside RLHF: {raw['summaries', 'RLAIF']} and {raw['summaries', 'RLHF']} % become {adjusted['summaries', 'RLAIF']} and {adjusted['summaries', 'RLHF']} % on summaries.\n\n"
+    + table(("average of", ""), refused)
     + f"\n\nIn the Playhouse people succeed in about {people:.1f} % [I]. A prompt of InstructGPT's last stage was used {each.value:.1f} times on average [I]. You predicted: {prediction_b or 'nothing'}."
 )  # fmt: skip
 
 # %% [markdown]
-# Both columns belong in a report: the raw one says what people preferred, the other how much of it goes away when lengths are matched.
+# Both columns belong in a report: the raw one says what people preferred, the other how much of it is left after an adjustment for length.
 #
-# The last average is computed: conditions are equal, so nothing forbids it. Whether the mean of two *systems* is a number of anything is a question that no rule of this kind answers. **What the figure cannot show:** that length was the cause. The matching was done afterwards, on the answers that had similar lengths, and
-# those are other answers; a policy trained with a price on length would be an experiment.
+# The last average is computed: conditions are equal, so nothing forbids it. Whether the mean of two *systems* is a number of anything is a question that no rule of this kind answers. **What the figure cannot show:** that length was the cause. The adjustment was made afterwards, on the answers that there were, and it is
+# imperfect; a policy trained with a price on length would be an experiment.
 
 # %% [markdown]
 # ## Part C · Lore
@@ -449,9 +446,9 @@ def lore():
 check(lore)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> If the fact were false, could the claim be true? If it could be true either way, the fact does not refute it. </details>
-# <details><summary>Hint 2: where to look</summary> The place of a fact is a section about one system (3: OpenAI, 4: Anthropic, 5: Google DeepMind), or 12, which is about inferences in general. </details>
-# <details><summary>Hint 3: almost code</summary> Do the systems by name first: eleven claims have a fact from their own section. Then the claims about what may be inferred (tools, benchmarks, weights, thoughts), then what remains. </details>
+# <details><summary>Hint 1: a question</summary> If the fact were false, could the claim stand? If it could stand either way, and its reason too, the fact does not refute it. </details>
+# <details><summary>Hint 2: where to look</summary> The place of a fact is a section about one laboratory's systems (3: OpenAI, 4: Anthropic, 5: Google DeepMind), or 12, which is about inferences in general. </details>
+# <details><summary>Hint 3: almost code</summary> Do the systems by name first: fourteen claims have a fact from the sections 3 to 5. The three facts of section 12 answer <code>tools</code>, <code>benchmarks</code> and <code>weights</code>. </details>
 
 # %% [markdown]
 # ## Part D · A table of claims
@@ -464,13 +461,13 @@ say(table(("field", "what is needed before the row can be filled"), FIELDS.items
 # %% [markdown]
 # {{card claims_table}}
 #
-# The lines of an excerpt, in our words, with the places where the source has them; and twelve claims. Label each claim:
+# The lines of an excerpt, in our words, with the places where the source has them; and twelve claims. Label each claim from these lines alone; what 7.5 told does not count:
 #
 # - **D** if a line *says* it: give that line;
 # - **I** if it can be computed or concluded from lines without a guess, and stands in none: give *all* lines that it rests on;
 # - **U** otherwise, with no lines. A claim may be plausible, even probable, and U. A row that is absent is U.
 #
-# Anything that has to be assumed besides, such as "used about equally often", is a guess.
+# Anything that has to be assumed besides, such as "used about equally often", is a guess. An episode of InstructGPT is one prompt and its answer; `e10` and `e11` are of one experiment.
 
 # %%
 from course.evidence.excerpt import CLAIMED, EXCERPT
@@ -506,8 +503,8 @@ check(claims_table)
 
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> Could the lines all be true and the claim false? Then it is U. </details>
-# <details><summary>Hint 2: where to look</summary> Three claims are arithmetic on one or two lines. Of the others, look for the word that the line does not have: "because", "equally", "PPO", "weights", "more than". </details>
-# <details><summary>Hint 3: almost code</summary> Four D, three I, five U. </details>
+# <details><summary>Hint 2: where to look</summary> Four D, three I, five U. </details>
+# <details><summary>Hint 3: almost code</summary> Three claims are arithmetic on one or two lines. Of the others, look for the word that the line does not have, such as "because" or "equally". </details>
 
 # %% [markdown]
 # {{card conflicts}}
@@ -577,7 +574,9 @@ check(conflicts)
 # %% [markdown]
 # ### Experiment C · How deep does disclosure go?
 #
-# All cards of the three laboratories' systems, counted: in how many of them is the row D? And *your* `conflicts` on every card.
+# All cards of the three laboratories' systems, counted: in how many of them is the row D, that is, answered at least in part? ("Ten times as much" and "not reported" answer nothing.) One card is left out, which only draws a boundary: computer use and robotics at Anthropic. And *your* `conflicts` on every card.
+#
+# Three of the cards are families of **closed releases**: GPT-5.2 to 5.6, Claude 4 to 5, Gemini 3 to 3.5. Of these the products and their order are public, and the recipe is not.
 #
 # **Predict before you run:** which row is disclosed least often? Is there a laboratory that discloses more than the others, or does it depend on something else? How many of the 56 cards have a conflict between our own sources?
 
@@ -591,31 +590,51 @@ cards = load_cards()
 ASKED = [field for field in FIELDS if field != "unknowns"]  # that row is a list of what is U
 shown = [field.replace("_", " ").replace("sft", "SFT") for field in ASKED]
 laboratories = ("OpenAI", "Anthropic", "Google DeepMind")
-systems = [card for card in cards if card.laboratory in laboratories]
+systems = [card for card in cards if card.laboratory in laboratories and "boundary" not in card.mechanisms]
 by_laboratory = {name: [card for card in systems if card.laboratory == name] for name in laboratories}
 depth = {name: label_counts(found) for name, found in by_laboratory.items()}
 together = label_counts(systems)
-least = min(ASKED, key=lambda field: together[field]["D"])
+fewest = min(together[field]["D"] for field in ASKED)
+least = " and ".join(field.replace("_", " ") for field in ASKED if together[field]["D"] == fewest)
 pictures.shares(
     {f"{name}, {len(by_laboratory[name])} systems": [(depth[name][field]["D"], len(by_laboratory[name])) for field in ASKED] for name in laboratories}
     | {"all three": [(together[field]["D"], len(systems)) for field in ASKED]},
-    shown, title=f"The row that is disclosed least often: {least.replace('_', ' ')}, in {together[least]['D']} of {len(systems)} systems",
+    shown, title=f"Disclosed least often: {least}, {'each ' if ' and ' in least else ''}in {fewest} of {len(systems)} systems",
 )  # fmt: skip
 
 # %% tags=["experiment"]
 disclosed = {card.name: sum(card.labels[field] == "D" for field in ASKED) for card in systems}
 closed = [card.name for card in systems if "closed release" in card.mechanisms]
 deepest = max(disclosed, key=disclosed.get)
+low, high = min(disclosed[name] for name in closed), max(disclosed[name] for name in closed)
 pictures.marks(
-    {card.name: [card.labels[field] for field in ASKED] for card in sorted(systems, key=lambda card: card.year or "9")}, shown, pictures.LABELS,
-    title=f"By year. Rows that are D, of {len(ASKED)}: {deepest} {disclosed[deepest]}; the {len(closed)} closed ones {min(disclosed[c] for c in closed)} to {max(disclosed[c] for c in closed)}",
+    {
+        f"{card.name}{' (closed)' if card.name in closed else ''}, {card.year.partition(' (')[0] or 'undated'}": [card.labels[field] for field in ASKED]
+        for card in sorted(systems, key=lambda card: card.year or "9")
+    },
+    shown, pictures.LABELS,
+    title=f"By year. Rows that are D, of {len(ASKED)}: {deepest} {disclosed[deepest]}; each closed family {f'{low} to ' if low < high else ''}{high}",
 )  # fmt: skip
 
 # %% tags=["experiment"]
 disagreements = [(card.name, conflict) for card in cards for conflict in conflicts(card.table)]
+
+
+def mean_rows(chosen, without=()):
+    """Rows that are D, on average."""
+    return sum(sum(card.labels[field] == "D" for field in ASKED if field not in without) for card in chosen) / len(chosen)
+
+
+early, late = ([card for card in systems if card.year and (card.year[:4] < "2024") is before] for before in (True, False))
+named, unnamed = ([card for card in systems if (card.labels["optimizer"] == "D") is named] for named in (True, False))
 say(
-    f"**What came out.** Of {len(systems)} systems of the three laboratories, the optimizer is disclosed in {together['optimizer']['D']}, the compute in {together['compute']['D']}; of the {len(closed)} cards of closed releases and products, in "
-    f"{sum(card.labels['optimizer'] == 'D' for card in systems if card.name in closed)} and {sum(card.labels['compute'] == 'D' for card in systems if card.name in closed)}. Our own sources disagree in {len(disagreements)} places on {len({name for name, _ in disagreements})} of {len(cards)} cards:\n\n"
+    f"**What came out.** Of {len(systems)} systems, the optimizer is disclosed in {together['optimizer']['D']}, the compute in {together['compute']['D']}; of the {len(closed)} closed families, in "
+    f"{sum(card.labels['optimizer'] == 'D' for card in systems if card.name in closed)} and {sum(card.labels['compute'] == 'D' for card in systems if card.name in closed)}.\n\n"
+    f"Does it depend on the laboratory? Of {len(ASKED)} rows are D on average: "
+    + ", ".join(f"{name} {mean_rows(chosen):.1f}" for name, chosen in by_laboratory.items())
+    + f"; up to 2023 {mean_rows(early):.1f}, from 2024 on {mean_rows(late):.1f}; in a closed family {mean_rows([card for card in systems if card.name in closed]):.1f}. Of the other {len(ASKED) - 1} rows, where a text names "
+    f"the algorithm {mean_rows(named, ('optimizer',)):.1f}, where it doesn't {mean_rows(unnamed, ('optimizer',)):.1f}. It depends on the kind of text and its year more than on the laboratory; but these are {len(systems)} cards, chosen by three sources.\n\n"
+    f"Our own sources disagree in {len(disagreements)} places on {len({name for name, _ in disagreements})} of {len(cards)} cards:\n\n"
     + table(
         ("card", "quantity", "what is said, and where"),
         [(name, conflict.about, "; ".join(f"{claim.text} ({claim.place})" for claim in conflict.claims)) for name, conflict in disagreements],
@@ -636,7 +655,7 @@ say(
 # Write a test that gets *some* implementation of `read_number` and raises if it is wrong. It will meet right and wrong ones in a secret order; rejecting a right one scores 0. Wrong ones stop at the commas between thousands, ignore the words of scale, drop decimals, take a loss for a gain, make a fraction of percent, or take the first number of the sentence for the result; lose
 # the adjustment, the benchmark, the comparator of a share of somebody's rate, or what stands behind a comma in a budget; put one sample where no budget is said; or know the conditions in one order only. And some accept what 7.1 refuses: no full stop, a `%` of nothing, commas between the wrong digits, a condition that is unknown, empty or given twice.
 #
-# Right ones do what 7.1 says. They differ in the words of their errors, in blanks around the sentence, and in the last digit of a value with decimals (2.3 million): compare it with a tolerance. Run it on your own first: it must pass.
+# Right ones do what 7.1 says. They differ in the words of their errors and in the last digit of a value with decimals (2.3 million): compare it with a tolerance. Some may accept blanks around the sentence and some refuse them: don't test it. Run it on your own first: it must pass.
 
 # %% ng="solution:test_read_number"
 def test_read_number(read_number):
@@ -690,23 +709,41 @@ check(test_read_number)
 # %% [markdown]
 # {{card audit_report}}
 #
-# Write your name below. It draws your announcement out of 200: an invented laboratory and model, numbered sentences `s1`, `s2`, ..., and six lines `h1` to `h6` in which a newsletter retells it. Hand in three things:
+# Write your name below. It draws your announcement out of 200, R-000 to R-199: an invented laboratory and model, numbered sentences `s1`, `s2`, ..., and six lines `h1` to `h6`, in which a newsletter retells it. What is right for it is with the grader and not in this package. Hand in three things:
 #
 # - `"report"`: its id, as in "R-017";
-# - `"table"`: for each row, by the question printed below, label and places. **D**: a sentence that answers it. **I**: *all* sentences it is computed from, if no sentence gives it and arithmetic does. **U**: none, or leave the row out. A sentence that speaks of the topic and does not
+# - `"table"`: for each row, by the question printed below, label and places. **D**: a sentence that answers it. **I**: *all* sentences it is computed from, two or more, if no sentence gives it and arithmetic does. **U**: none, or leave the row out. A sentence that speaks of the topic and does not
 #   answer the question, such as one that praises, leaves the row U. The row `unknowns` is the list of the fields that are U;
-# - `"over_claims"`: the lines that claim more than the announcement says, each with the reason, from the list. Numbers are worth their conditions, words what they mean (7.2).
+# - `"over_claims"`: the lines that claim more than the announcement says, each with the reason, from the list: three or four of the six. Numbers are worth their conditions, words what they mean (7.2).
+#
+# **To practise first:** `practice(number)` gives one of the 200 announcements of Experiment A with its `truth`. Read one, write down its table, and open the one below it.
+
+# %%
+from course.evidence.lint import REASONS
+from course.evidence.reports import QUESTIONS, drawn_id, find_report, practice
+
+exercise = practice(7)  # any number below 200
+print(exercise)
+say(table(("row", "the question"), QUESTIONS.items()))
+say(table(("reason", "what it means"), REASONS.items()))
+
+# %%
+say(
+    f"<details><summary>What a careful reader finds in {exercise.id}</summary>\n\n"
+    + table(("row", "label", "places"), [(field, label, ", ".join(places)) for field, (label, places) in exercise.rows.items()])
+    + "\n\n"
+    + table(("over-claim", "reason", "the sentence that says less"), [(line, finding.why, finding.place) for line, finding in exercise.planted.items()])
+    + "\n\n</details>"
+)
+
+# %% [markdown]
+# And here is yours.
 
 # %%
 NAME = "the reference solution"  # write your own
 
 # %%
-from course.evidence.lint import REASONS
-from course.evidence.reports import QUESTIONS, drawn_id, find_report
-
 print(find_report(drawn_id(NAME)))
-say(table(("row", "the question"), QUESTIONS.items()))
-say(table(("reason", "what it means"), REASONS.items()))
 
 # %% ng="solution:audit_report"
 def audit_report():
@@ -715,19 +752,19 @@ def audit_report():
     return {
         "report": "R-077",
         "table": {
-            "base_checkpoint": ("D", ["s2"]),
-            "sft_data": ("I", ["s11", "s15"]),
-            "environment": ("U", []),
-            "feedback": ("D", ["s4"]),
+            "base_checkpoint": ("U", []),
+            "sft_data": ("I", ["s15", "s16"]),
+            "environment": ("D", ["s5"]),
+            "feedback": ("D", ["s9"]),
             "reward": ("U", []),
             "optimizer": ("U", []),
-            "rollouts": ("D", ["s16"]),
-            "compute": ("D", ["s7"]),
-            "inference": ("I", ["s6", "s14"]),
-            "evaluation": ("D", ["s1", "s13"]),
-            "unknowns": ["environment", "reward", "optimizer"],
+            "rollouts": ("U", []),
+            "compute": ("U", []),
+            "inference": ("I", ["s1", "s6"]),
+            "evaluation": ("D", ["s12", "s17"]),
+            "unknowns": ["base_checkpoint", "reward", "optimizer", "rollouts", "compute"],
         },
-        "over_claims": {"h1": "optimizer_from_rl", "h3": "condition_dropped", "h5": "cause_not_said"},
+        "over_claims": {"h3": "condition_dropped", "h4": "condition_dropped", "h5": "units_mixed"},
     }
     ### END SOLUTION
 
@@ -738,16 +775,18 @@ check(audit_report)
 # %% [markdown]
 # <details><summary>Hint 1: a question</summary> For each row: which sentence would you show to somebody who doubts the answer? If none, is there arithmetic that needs nothing but sentences? </details>
 # <details><summary>Hint 2: where to look</summary> Your own <code>follows</code> and <code>read_number</code> on the newsletter's lines, as in Experiment A; then look at the system's name, which they do not compare. </details>
-# <details><summary>Hint 3: almost code</summary> There are three or four over-claims. For a line with a number, find the sentence with the same value and compare benchmark, unit, budget, comparator, adjustment and system, in this order: the first that differs is the reason. </details>
+# <details><summary>Hint 3: almost code</summary> First the lines that add words: <i>thanks to ...</i> is a cause, <i>On A and B</i> an average. For any other line with a number, find the sentence with the same value and compare unit, budget, comparator, adjustment and system, in this order: the first that differs is the reason. A unit that was a share of a rate is <code>relative_as_absolute</code>, another count <code>units_mixed</code>. </details>
 
 # %% [markdown]
 # {{card audit_run}}
 #
-# Before a result is called reproduced, source A (section 13) asks for fourteen things. The ledger of level 6 holds some of them in its rounds; others a run must declare once. Paste the text of `my_run.json`, which level 6 wrote at its end, as a string: files that lie beside the notebook don't come along when you hand in. For each of the fourteen items say:
+# Before a result is called reproduced, source A (section 13) asks for fourteen things. The ledger of level 6 holds some of them in its rounds; others a run must declare once. Paste the text of `my_run.json`, which level 6 wrote at its end into the folder of its notebook, as a raw string, `export = r'''...'''`: files that lie beside the notebook don't come along when you hand in. For each of the fourteen items say:
 #
 # - `"met"`: all of it is recorded, and one place where;
-# - `"missing"`: a part of it is not, and the first place where it should have been recorded (`"declaration.runs.interval"`);
+# - `"missing"`: a part of it is not, and the first place where it should have been recorded (`"declaration.runs.interval"`); what is absent comes before what is there but not enough, so of one seed without an interval the interval is named;
 # - `"not applicable"`: the run declares so, with a reason, where that is possible at all; and the place of the declaration.
+#
+# A place is written as printed below, `"entries.instance"`, without an index; of what a declared object lacks, with its part.
 #
 # The points are for saying what is so: an honest "missing" is worth as much as "met". Two of the ten are for a run of your own; if you have no ledger, `course.evidence.checklist.example_run()` gives the text of a recorded one, which can earn the other eight.
 #
@@ -838,14 +877,14 @@ def audit_run():
 check(audit_run)
 
 # %% [markdown]
-# <details><summary>Hint 1: a question</summary> Could somebody who has only this export do the item's part of the work again? </details>
+# <details><summary>Hint 1: a question</summary> Is every part that the list names there, and not empty? Whether what is written there is any good is another question (see Experiment D). </details>
 # <details><summary>Hint 2: where to look</summary> <code>data = json.loads(audit_run()["export"])</code>; then <code>data["declaration"]</code> item by item beside the printed list, and <code>data["entries"][0]["round"]</code> for the rest. </details>
 # <details><summary>Hint 3: almost code</summary> A declared object must hold *all* its parts; null is allowed only for settings that a recipe need not have. Several seeds of the whole run are two at least. </details>
 
 # %% [markdown]
 # ### Experiment D · Two runs on one list
 #
-# The checklist over your run, as the package reads it, beside the recorded example and beside what you said.
+# What you said of your run, beside the recorded example as the package reads it; and in how many items the package agrees with you. In which, is for you to find.
 #
 # **Predict before you run:** in how many of the fourteen items do you and the package agree? Which item would no run of this course meet?
 
@@ -854,25 +893,25 @@ prediction_d = ""
 
 # %% tags=["experiment"]
 mine = audit_run()
-runs = {"the recorded example": rules.example_run(), "the run you handed in": mine.get("export") or rules.example_run()}
 MARKS = {"met": "+", "missing": "–", "not applicable": "n"}
 LEGEND = {"+": ("met", *pictures.LABELS["D"][1:]), "–": ("missing", *pictures.LABELS["I"][1:]), "n": ("not applicable", *pictures.LABELS["U"][1:]), "?": ("not said", "white", "black")}
-by_package = {name: {item.field: item for item in rules.checklist(text)} for name, text in runs.items()}
-said = {item: status for item, (status, _) in mine.get("items", {}).items()}
-rows = {name: [MARKS[found[item].status] for item in rules.CHECKLIST] for name, found in by_package.items()}
-rows["what you said of it"] = [MARKS.get(said.get(item), "?") for item in rules.CHECKLIST]
-met = sum(mark == "+" for mark in rows["the run you handed in"])
-pictures.marks(rows, list(rules.CHECKLIST), LEGEND, title=f"Your run meets {met} of {len(rules.CHECKLIST)} items of the checklist")
+statuses = {item: row[0] for item, row in mine["items"].items() if isinstance(row, (tuple, list)) and len(row) == 2}
+lacking = sum(status == "missing" for status in statuses.values())
+example = rules.checklist(rules.example_run())
+pictures.marks(
+    {
+        "the recorded example": [MARKS[item.status] for item in example],
+        "what you say of yours": [MARKS.get(statuses.get(item), "?") for item in rules.CHECKLIST],
+    },
+    list(rules.CHECKLIST), LEGEND,
+    title=f"The recorded example lacks {sum(item.status == 'missing' for item in example)} of {len(example)} items; of yours you say {lacking}",
+)  # fmt: skip
 
 # %% tags=["experiment"]
-agree = sum(said.get(item) == by_package["the run you handed in"][item].status for item in rules.CHECKLIST)
+same, placed = rules.agreement(mine["export"], mine["items"])
 say(
-    f"**What came out.** You and the package agree on {agree} of {len(rules.CHECKLIST)} items.\n\n"
-    + table(
-        ("item", "your run", "found, or where it should stand"),
-        [(item.field, item.status, (item.found or item.place)[:160]) for item in by_package["the run you handed in"].values()],
-    )
-    + f"\n\nYou predicted: {prediction_d or 'nothing'}."
+    f"**What came out.** You and the package agree on {same} statuses and {placed} places of {len(rules.CHECKLIST)}. (A place counts where the status agrees; of what is met any place of the item.) "
+    f"No run of this course meets `evaluation`: rules and hidden tests decide here, and the declarations say so. You predicted: {prediction_d or 'nothing'}."
 )
 
 # %% [markdown]
@@ -898,7 +937,7 @@ say(
 # multiplies there: per token or per sequence, in the reward or in the loss, reward normalised or not, could make both values right in different units. *(Full marks: both stand with places; the choice is declared or both are run; the primary source, or a difference of convention that explains it.)*
 
 # %% [markdown]
-# **Q3.** A colleague fills an evidence table for a closed release and labels "trained with PPO" as I, with the premises "the laboratory published PPO in 2022" and "the model behaves like a model trained with PPO". Say what is wrong with each premise, which label is right, and what you would accept as I about this release.
+# **Q3.** A colleague fills an evidence table for a closed release and labels "trained with PPO" as I, with the premises "the laboratory trained an earlier model with PPO in 2022" and "the model behaves like a model trained with PPO". Say what is wrong with each premise, which label is right, and what you would accept as I about this release.
 
 # %% [markdown] ng="manual:question_inference:3"
 # The first premise is about another system: lineage of a laboratory is no disclosure about a release. The second is behaviour, which many kinds of training produce; it is compatible with PPO and does not imply it (and nobody has measured what "behaves like" means). Both may be true and the claim false, so U. Acceptable as I: what follows from what is said of *this* release without a guess, such as arithmetic on

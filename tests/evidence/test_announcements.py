@@ -1,30 +1,73 @@
-"""The class's set of reports: each is a reader's exercise with one right answer, and the linter finds it without knowing how it was made."""
+"""Both sets of reports: each is a reader's exercise with one right answer, which a linter finds without knowing how it was made."""
 
+import json
 import re
+import zipfile
 from collections import Counter
 
 import pytest
 
+from autograder.hidden.announcements import SEEDS, TEXTS, full_report, public_part
+from autograder.hidden.over_claims import over_claims
 from course.evidence.claims import Claim, EvidenceTable
-from course.evidence.lint import REASONS, Finding, over_claims, strong_words
+from course.evidence.lint import REASONS, Finding, strong_words
 from course.evidence.numbers import read_number
-from course.evidence.reports import COUNT, QUESTIONS, drawn_id, find_report, report, report_id
+from course.evidence.reports import (
+    COUNT,
+    QUESTIONS,
+    Announcement,
+    drawn_id,
+    find_report,
+    practice,
+    report_id,
+    tally,
+    written_report,
+)
 
-ALL = [report(seed) for seed in range(COUNT)]
+PRACTICE = [practice(number) for number in range(COUNT)]
+CLASS = [full_report(report_id(number)) for number in range(COUNT)]
+ALL = PRACTICE + CLASS
 
 
 def test_no_two_reports_are_alike():
-    assert len({(r.sentences, r.lines) for r in ALL}) == COUNT
+    assert len({(r.sentences, r.lines) for r in ALL}) == 2 * COUNT
     for a, b in zip(ALL, ALL[1:]):
         assert len(set(a.sentences) & set(b.sentences)) <= len(a.sentences) / 2
 
 
-def test_a_report_is_a_function_of_its_number():
-    assert [report(seed) for seed in (0, 7, 199)] == [ALL[0], ALL[7], ALL[199]]
-    assert [r.id for r in ALL] == [report_id(seed) for seed in range(COUNT)] and find_report("R-017") == ALL[17]
-    for bad in ("R-200", "R-17", "", "r-017"):
+def test_the_text_of_the_class_is_what_the_secret_seeds_give():
+    seeds, rows = json.loads(SEEDS.read_text()), json.loads(TEXTS.read_text("utf-8"))
+    assert list(seeds) == [row["id"] for row in rows] == [report_id(number) for number in range(COUNT)]
+    assert len(set(seeds.values())) == COUNT and min(map(int, seeds.values())) > 10**12
+    for row, (id, seed) in zip(rows, seeds.items()):
+        assert row == json.loads(json.dumps(public_part(written_report(seed, id))))
+
+
+def test_the_students_package_holds_the_text_and_not_the_truth(tmp_path, monkeypatch):
+    """What find_report gives has no truth, and no seed stands in any file of the students' zip."""
+    from autograder import release
+
+    report = find_report("R-017")
+    assert type(report) is Announcement and not hasattr(report, "truth") and not hasattr(report, "planted")
+    monkeypatch.setattr(release, "known_mistakes", dict)  # slow, and hashes only
+    release.write_release(tmp_path / "student.zip")
+    with zipfile.ZipFile(tmp_path / "student.zip") as archive:
+        names = archive.namelist()
+        text = b"\n".join(map(archive.read, names))
+    assert f"course-student/course/evidence/{TEXTS.name}" in names and not [n for n in names if "hidden" in n]
+    assert report.sentences[0].encode() in text and b"def over_claims" not in text
+    assert [id for id, seed in json.loads(SEEDS.read_text()).items() if seed.encode() in text] == []
+
+
+def test_a_report_is_a_function_of_its_seed():
+    assert [practice(number).id for number in (0, 7, 199)] == ["P-000", "P-007", "P-199"]
+    assert written_report("practice 7", "P-007") == PRACTICE[7] and find_report("R-017").sentences == CLASS[17].sentences
+    for bad in ("R-200", "R-17", "", "r-017", "P-003"):
         with pytest.raises(ValueError, match="R-000 to R-199"):
             find_report(bad)
+    for bad in (-1, 200):
+        with pytest.raises(ValueError, match="0 to 199"):
+            practice(bad)
 
 
 def test_students_draw_different_reports():
@@ -44,7 +87,7 @@ def test_every_table_is_full_and_balanced():
         assert r.truth.row("unknowns") == (Claim("unknowns", ", ".join(unknown), "U"),)
     computed = {"sft_data", "rollouts", "compute", "inference"}
     assert set(ways) == {(field, label) for field in QUESTIONS for label in ("DIU" if field in computed else "DU")}
-    assert min(ways.values()) >= 15
+    assert min(ways.values()) >= 30
 
 
 def test_places_are_where_the_text_stands():
@@ -72,7 +115,7 @@ def test_an_inference_is_arithmetic_on_two_sentences(field, unit):
         if r.truth.label(field) == "I":
             a, b = counts(r.sentences[int(p.split("s")[-1]) - 1] for p in r.truth.row(field)[0].premises)
             answer = max(a, b) // min(a, b) if field == "inference" else a * b
-            assert not any(f"{answer:,} {unit}" in text for text in r.sentences if not text.startswith("On ")), r.id
+            assert not any(f"{answer:,} {unit}" in text for text in r.sentences), r.id
 
 
 def test_the_linter_finds_what_was_planted_and_nothing_else():
@@ -85,7 +128,7 @@ def test_the_linter_finds_what_was_planted_and_nothing_else():
         ), r.id
         assert all(r.lines[int(line[1:]) - 1] == finding.claim for line, finding in r.planted.items())
         found.update(finding.why for finding in r.planted.values())
-    assert set(found) == set(REASONS) - {"not_said"} and min(found.values()) >= 10
+    assert set(found) == set(REASONS) - {"not_said"} and min(found.values()) >= 30
 
 
 def test_sentences_support_themselves():
@@ -152,5 +195,21 @@ def test_results_answer_only_with_their_budget():
 
 
 def test_a_report_prints_with_its_places():
-    text = str(ALL[3])
-    assert text.startswith("R-003 · ") and "\ns1 " in text and "\nh6 " in text
+    for text, id in ((str(practice(3)), "P-003"), (str(find_report("R-003")), "R-003")):
+        assert text.startswith(f"{id} · ") and "\ns1 " in text and "\nh6 " in text
+
+
+@pytest.mark.parametrize("words", ["sample", "judge", "episode", "token"])
+def test_no_budget_answers_the_question_of_another_row(words):
+    for r in ALL:
+        for text in r.sentences:
+            if text.startswith("On "):
+                assert words not in text, (r.id, text)
+
+
+def test_readers_are_counted_by_reason():
+    found = tally(PRACTICE[:20], {"all pass": lambda line, sentences: True, "none": lambda line, sentences: False})
+    assert found.planted == Counter(f.why for r in PRACTICE[:20] for f in r.planted.values())
+    assert list(found.planted.values()) == sorted(found.planted.values(), reverse=True)
+    assert set(found.caught["all pass"].values()) == {0} and found.caught["none"] == found.planted
+    assert found.honest == 120 - sum(found.planted.values()) and found.alarms == {"all pass": 0, "none": found.honest}

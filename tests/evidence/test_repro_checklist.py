@@ -6,7 +6,7 @@ import json
 import pytest
 
 from autograder.alternatives.level7 import DECLARED, a_run
-from course.evidence.checklist import CHECKLIST, MAY_BE_NULL, PARTS, checklist, example_run, export, read_export
+from course.evidence.checklist import CHECKLIST, MAY_BE_NULL, PARTS, agreement, checklist, example_run, export, read_export
 
 FULL = json.loads(export(a_run(), DECLARED))
 
@@ -102,3 +102,18 @@ def test_the_recorded_example_is_real_and_not_all_is_declared():
     }  # fmt: skip
     ledger, _ = read_export(example_run())
     assert len(ledger) == 4 and sum(len(entry.round.trajectory) for entry in ledger) == 64
+
+
+def test_agreement_counts_statuses_and_places():
+    said = {item.field: (item.status, item.place) for item in checklist(example_run())}
+    assert agreement(example_run(), said) == (14, 14) and agreement(example_run(), {}) == (0, 0)
+    assert agreement(
+        example_run(), {**said, "seeds": ("missing", "declaration.runs"), "counts": ("met", "entries.instance")}
+    ) == (14, 14)
+    assert agreement(example_run(), {**said, "seeds": ("missing", "entries.seeds")}) == (14, 13)
+    assert agreement(example_run(), {**said, "seeds": ("met", "declaration.runs"), "counts": "met", "split": 3}) == (11, 11)
+
+
+def test_what_is_absent_comes_before_what_is_not_enough():
+    item = statuses({**FULL, "declaration": {**DECLARED, "runs": {"seeds": [0]}}})["seeds"]
+    assert (item.status, item.place) == ("missing", "declaration.runs.interval")

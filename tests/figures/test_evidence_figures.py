@@ -2,7 +2,7 @@
 
 import pytest
 
-from course.figures.evidence import LABELS, found_and_missed, marks, shares, with_and_without
+from course.figures.evidence import LABELS, found_by_readers, marks, shares, with_and_without
 
 
 def texts(panel):
@@ -45,20 +45,29 @@ def test_a_share_above_one_or_below_zero_is_refused(pair):
 
 
 def test_two_conditions_are_two_shapes_on_one_line():
-    figure = with_and_without({"a": (71.0, 59.0), "b": (64.0, 64.0)}, before="raw", after="adjusted", x="%", title="t")
+    groups = {"% won": {"a": (71.0, 59.0), "b": (64.0, 64.0)}, "% harmless": {"c": (88.0, 91.0)}}
+    figure = with_and_without(groups, before="raw", after="adjusted", x="%", title="t")
     (panel,) = figure.axes
-    assert [list(line.get_xdata()) for line in panel.lines] == [[71.0, 59.0], [64.0, 64.0]]
-    assert [tuple(points.get_offsets()[0]) for points in panel.collections] == [(71, 0), (59, 0), (64, 1), (64, 1)]
+    assert [list(line.get_xdata()) for line in panel.lines] == [[71.0, 59.0], [64.0, 64.0], [88.0, 91.0]]
+    rows = [points.get_offsets()[0] for points in panel.collections]
+    assert [x for x, _ in rows] == [71, 59, 64, 64, 88, 91] and rows[0][1] == rows[1][1]
+    assert rows[4][1] - rows[2][1] > 1.5 * (rows[2][1] - rows[0][1])  # a gap between the groups
+    assert texts(panel) == ["% won", "% harmless"] and ticks(panel.yaxis) == ["a", "b", "c"]
     first, second = panel.collections[:2]
     assert len(first.get_paths()[0]) != len(second.get_paths()[0])
+    assert (
+        len(first.get_facecolor()) == 1 and len(second.get_facecolor()) == 0
+    )  # the square is hollow: both are seen where they coincide
     assert [t.get_text() for t in figure.legends[0].get_texts()] == ["raw", "adjusted"]
 
 
-def test_what_was_missed_is_hatched_and_counted():
-    figure = found_and_missed({"all": (3, 3), "some": (1, 4), "none": (0, 2)}, title="t")
+def test_each_kind_has_a_bar_for_each_reader():
+    found = {"yours": {"all": 3, "some": 1}, "hurried": {"all": 0, "some": 4}}
+    figure = found_by_readers({"all": 3, "some": 4}, found, title="t")
     (panel,) = figure.axes
     bars = [(bar.get_width(), bar.get_hatch()) for bar in panel.patches]
-    assert bars == [(3, None), (1, None), (3, "///"), (0, None), (2, "///")]
-    assert [text.strip() for text in texts(panel)] == ["3 of 3", "1 of 4", "0 of 2"]
+    assert bars == [(3, None), (3, ""), (3, None), (0, "///"), (4, None), (1, ""), (4, None), (4, "///")]
+    assert [text.strip() for text in texts(panel)] == ["3 of 3", "0 of 3", "1 of 4", "4 of 4"]
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["found by yours", "found by hurried", "missed"]
     with pytest.raises(ValueError, match="found"):
-        found_and_missed({"more than all": (3, 2)}, title="t")
+        found_by_readers({"all": 2}, {"yours": {"all": 3}}, title="t")

@@ -1,6 +1,7 @@
 """The proof of level 7: every known mistake is caught, every right alternative passes, and the checks work through plain data."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,14 +12,15 @@ from autograder.checks import level7 as visible
 from autograder.draw import Draw, anonymous_source
 from autograder.framework import CheckFailed, Direct
 from autograder.hidden import level7 as hidden
+from autograder.hidden.announcements import full_report
 from autograder.inside import codec, drivers
-from autograder.judge import judge, run_check
+from autograder.judge import PUBLIC_SEED, judge, run_check
 from autograder.levels import load
 from course.evidence.checklist import CHECKLIST, example_run, export
 from course.evidence.entailment import PHRASES, consequences, follows
 from course.evidence.lore import CLAIMS
 from course.evidence.numbers import COUNTED, read_number
-from course.evidence.reports import COUNT, QUESTIONS, find_report, report_id
+from course.evidence.reports import COUNT, QUESTIONS, Announcement, report_id
 from promises import (
     check_anchors, check_names, check_proof, check_recognised, check_right_accepted, check_sentences, check_wrong_caught,
 )  # fmt: skip
@@ -196,7 +198,7 @@ def test_every_report_of_the_class_can_be_answered():
 
 def test_who_reads_nothing_earns_nothing_for_what_is_unknown():
     for seed in range(0, COUNT, 20):
-        report = find_report(report_id(seed))
+        report = full_report(report_id(seed))
         one = next(f for f in QUESTIONS if report.truth.label(f) == "D")
         row = right.answer_of(report.id)["table"][one]
         lazy = {"report": report.id, "table": {one: row, "unknowns": [f for f in QUESTIONS if f != one]}, "over_claims": {}}
@@ -206,17 +208,43 @@ def test_who_reads_nothing_earns_nothing_for_what_is_unknown():
 
 def test_a_wrong_row_is_told_with_the_sentence_that_speaks_against_it():
     answer = right.answer_of("R-003")
-    answer["table"]["rollouts"] = ("D", ["s14"])
-    told = complaint("row_rollouts", answer)
-    assert "expected I, got D" in told and "'Every step of the main stage plays 128 new episodes.'" in told
-    answer["table"]["optimizer"] = ("D", ["s6"])
+    answer["table"]["compute"] = ("D", ["s11"])
+    told = complaint("row_compute", answer)
+    assert "expected I, got D" in told and "'All the time the main stage ran on 512 accelerators.'" in told
+    answer["table"]["optimizer"] = ("D", ["s14"])
     told = complaint("row_optimizer", answer)
     assert "expected U" in told and "with reinforcement learning." in told and "R-003" in told
-    answer["over_claims"]["h6"] = "not_said"
-    assert "h6: expected no over-claim" in complaint("no_honest_line_is_accused", answer)
+    answer["over_claims"]["h4"] = "not_said"
+    assert "h4: expected no over-claim" in complaint("no_honest_line_is_accused", answer)
     del answer["over_claims"]["h1"]
     told = complaint("every_planted_line_is_found", answer)
-    assert "h1" in told and "s7" in told
+    assert "h1" in told and "s8" in told
+
+
+def test_what_the_text_alone_shows_is_told_at_once():
+    """Without the truth: a number that is none, a result without its budget, an inference from one sentence, a line that stands there."""
+    for field, row, said in (
+        ("rollouts", ("D", ["s14"]), "a number, got s14"),
+        ("evaluation", ("D", ["s4"]), "benchmark and budget"),
+        ("compute", ("I", ["s11"]), "two or more"),
+        ("sft_data", ("I", ["s10", "s4"]), "a number, got s10"),
+    ):
+        answer = right.answer_of("R-003")
+        answer["table"][field] = row
+        assert said in complaint("places_that_can_bear_their_labels", answer), field
+    lines = right.answer_of("R-003")["over_claims"]
+    for told, said in (
+        (dict(list(lines.items())[:2]), "three or four"),
+        ({**dict(list(lines.items())[:3]), "h4": "not_said"}, "word for word"),
+    ):
+        assert said in complaint("lines_that_can_be_over_claims", {**right.answer_of("R-003"), "over_claims": told})
+
+
+def test_the_visible_checks_know_no_truth():
+    """The students' edition has neither the seeds nor the over-claims' key; the modules of the visible checks name neither."""
+    source = Path(visible.__file__).read_text()
+    assert "full_report" not in source and "autograder.hidden" not in source and "planted" not in source
+    assert type(visible.reported(Direct("audit_report", right.the_report_of_one_student))[0]) is Announcement
 
 
 @pytest.mark.parametrize("change, said", [
@@ -285,6 +313,11 @@ def test_items_are_told_with_their_place():
     for field in CHECKLIST:
         items = {**answer["items"], field: ("missing", "declaration.store")}
         assert earned("audit_run", {**answer, "items": items}) < 10
+    told = complaint("a_run_with_an_unbroken_chain", {**answer, "items": {**answer["items"], "seeds": "missing"}})
+    assert told == "seeds: expected (status, place) with status one of met, missing, not applicable; got 'missing'"
+    assert "got ('absent', 'x')" in complaint(
+        "a_run_with_an_unbroken_chain", {**answer, "items": {**answer["items"], "seeds": ("absent", "x")}}
+    )
     assert "(status, place)" in complaint("what_the_rounds_say", {**answer, "items": {**answer["items"], "counts": "met"}})
 
 
@@ -302,11 +335,9 @@ def test_drivers_take_answers_apart_and_judge_nothing():
 @pytest.mark.parametrize("function, source", [
     ("lore", "from course.evidence.lore import REFUTES\ndef lore():\n    return REFUTES"),
     ("claims_table", "from course.evidence import excerpt\ndef claims_table():\n    return excerpt.TRUTH"),
-    ("audit_report", "from course.evidence.reports import find_report\ndef audit_report():\n    return find_report('R-003').planted"),
-    ("audit_report", "from course.evidence.lint import over_claims as f\ndef audit_report():\n    return f([], [])"),
     ("audit_run", "from course.evidence.checklist import checklist\ndef audit_run():\n    return checklist('')"),
     ("follows", "from course.evidence.entailment import IMPLIES\ndef follows(claim, sentences):\n    return IMPLIES"),
-    ("read_number", "from course.evidence.lint import over_claims\ndef read_number(text):\n    return over_claims(text, [])"),
+    ("read_number", "from course.evidence.numbers import subject\ndef read_number(text):\n    return subject(text)"),
 ])  # fmt: skip
 def test_the_packages_answers_may_not_be_asked(function, source):
     assert veto(LEVEL.exercise(function), [source])
@@ -328,6 +359,31 @@ def test_an_other_right_answer_can_be_handed_in():
     assert set(sources) == set(EXERCISES)
     for function, source in sources.items():
         assert veto(LEVEL.exercise(function), [source]) == "", function
+
+
+def test_a_test_that_compares_is_not_called_one_that_compares_nothing():
+    """One that passes the first check and misses faults is told the fault, and nothing of a test without comparisons."""
+
+    def short(read_number):
+        assert read_number("On OSWorld, CUA reaches 38.1 % of tasks.").value == 38.1
+
+    verdicts = judge(LEVEL, "test_read_number", lambda _: Direct("test_read_number", short), PUBLIC_SEED, hidden=True)
+    assert verdicts[0].passed and not all(v.passed for v in verdicts)
+    assert not any("compares nothing" in v.reason for v in verdicts)
+    told = judge(
+        LEVEL,
+        "test_read_number",
+        lambda _: Direct("test_read_number", lambda f: f("CUA gains 3 points.") and None),
+        PUBLIC_SEED,
+        hidden=False,
+    )
+    assert any("compares nothing" in v.reason for v in told)
+
+
+def test_empty_text_is_shown_in_quotes():
+    check = next(c for c in LEVEL.checks if c.name == "a_relative_number_has_a_comparator")
+    mutant = next(m for m in LEVEL.mutants if m.name == "whose_rate_is_lost")
+    assert ", got ''" in run_check(check, Direct("read_number", mutant.run), 3)
 
 
 def test_no_complaint_is_endless():
