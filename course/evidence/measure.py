@@ -116,8 +116,8 @@ def level5(seeds: int) -> dict[str, Any]:
     with Sandbox(warm=3) as sandbox:
         runs = [loopholes.recorded_run(seed, sandbox).to_json() for seed in range(seeds)]
     names = (
-        "SWITCHES", "SHARES", "DEMONSTRATIONS", "CLONE_STEPS", "CLONE_LR", "CLONE_BATCH", "GROUPS", "GROUP_SIZE", "STEPS", "CLOSED_STEPS", "FOUND",
-        "LR", "MAX_ACTION_TOKENS", "HELD_OUT",
+        "SWITCHES", "SHARES", "DEMONSTRATIONS", "CLONE_STEPS", "CLONE_LR", "CLONE_BATCH", "GROUPS", "GROUP_SIZE", "STEPS", "CLOSED_STEPS", "AVERAGE",
+        "FOUND", "LR", "MAX_ACTION_TOKENS", "HELD_OUT", "TRIES",
     )  # fmt: skip
     return {
         "recipe": "one switch open, then all closed",

@@ -19,7 +19,7 @@ import torch
 from course.masks import boolean_mask
 from course.models.attention import causal_attention
 
-ACTIVATIONS = {"relu": F.relu, "silu": F.silu}
+ACTIVATIONS = {"relu": F.relu_, "silu": F.silu}  # relu in place: the gradient needs its result only
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,9 @@ class Decoder(nn.Module):
         if key_mask is not None and (key_mask[:, :-1] | ~key_mask[:, 1:]).all():
             key_mask = None  # padding on the right only: causality alone hides it from every real token
         position = slice(time) if key_mask is None else (key_mask.cumsum(1) - 1).clamp(min=0)
+        # Repeated for queries, keys and heads: a product that has to repeat it itself takes ten times as long.
         turn = torch.complex(cos, sin)[position][..., None, None, :]
+        turn = turn.expand(*turn.shape[:-3], 2, self.config.heads, -1).contiguous()
         *earlier, last = self.blocks
         for block in earlier:
             x = block(x, turn, key_mask)

@@ -91,7 +91,7 @@ def test_online_trains_the_policy_itself_in_its_own_world(sandbox, small):
     before = copy.deepcopy(policy.state_dict())
     steps = list(online(policy, 0, Loopholes.only("length_pays"), sandbox, steps=1))
     assert len(steps) == 1 and any((before[name] != value).any() for name, value in policy.state_dict().items())
-    record = trained(policy, 0, Loopholes.only("length_pays"), sandbox, steps=1, tasks=held_out(4))
+    record = trained(policy, 0, Loopholes.only("length_pays"), sandbox, reference=blank_policy(1), steps=1, tasks=held_out(4))
     assert record.loopholes == ("length_pays",) and len(record.reward) == 1 and sorted(record.sampled) == [0, 1]
 
 
