@@ -216,19 +216,21 @@ class LoopholeRun:
 def trained(
     policy: Policy, seed: int, loopholes: Loopholes, sandbox: Sandbox, *, reference: Policy, steps: int, tasks: Sequence[AgentTask]
 ) -> Training:  # fmt: skip
-    """Train the policy, leave it with the average of its weights, and look at it before, on the way and at the end."""
+    """Train the policy, leave it with the average of its weights, and look at it before, every 12 steps, closer where it is compared."""
     learner = Learner({"actor": policy}, lr=LR, average=AVERAGE)
 
-    def seen() -> Look:
-        return look(learner.averaged["actor"], tasks, loopholes, sandbox, temperature=1, group_size=TRIES)
+    def seen(tries: int) -> Look:
+        return look(learner.averaged["actor"], tasks, loopholes, sandbox, temperature=1, group_size=tries)
 
     rewards: list[float] = []
-    sampled = {0: seen()}
+    sampled = {0: seen(TRIES)}
     for record in online(policy, seed, loopholes, sandbox, steps=steps, reference=reference, learner=learner):
         rewards.append(record.reward)
         done = record.step + 1
-        if done % CLOSED_STEPS == 0 or done == steps:
-            sampled[done] = seen()
+        if done in (CLOSED_STEPS, steps):
+            sampled[done] = seen(TRIES)
+        elif done % 12 == 0:
+            sampled[done] = seen(1)
     policy.load_state_dict(learner.averaged["actor"].state_dict())
     greedy = look(policy, tasks, loopholes, sandbox, temperature=0)
     names = tuple(name for name, is_open in vars(loopholes).items() if is_open)

@@ -1393,13 +1393,13 @@ prediction_closed = ""
 shut = Loopholes(**closed_switches())
 as_it_is = {name: measured(policy, shut) for name, policy in policies.items()}
 lost = min(as_it_is, key=lambda name: as_it_is[name]["solved"])
-steps = 1 if FAST else hunt.CLOSED_STEPS * 2 // 3
-for _ in tqdm(hunt.online(policies[lost], SEED + 1000, shut, sandbox, steps=steps), total=steps, desc=f"{lost}, closed"):
+steps = 1 if FAST else hunt.CLOSED_STEPS // 3
+for _ in tqdm(hunt.online(policies[lost], SEED + 1000, shut, sandbox, steps=steps, reference=cloned), total=steps, desc=f"{lost}, closed"):
     pass
 trained_on = measured(policies[lost], shut)
 
 # %% [markdown]
-# And the same over the seeds of the evidence (`course evidence 5`): each with its own clone, its own honest policy, which was trained as long in the closed world and never saw a hole, and its own four.
+# And the same over the seeds of the evidence (`course evidence 5`): each with its own clone, its own four policies, and its own honest policy, which never saw a hole. They are compared after as many updates in the closed world; the updates that the four spent in the open one come on top. Two things make such a comparison calmer than one run: leaving the *clone* has a price throughout, also for a policy that comes from an open world; and what is measured are averages of the weights over the last few steps.
 
 # %% tags=["experiment"]
 import json
@@ -1421,11 +1421,15 @@ def interval(values):
     return Estimate(found.mean, min(found.low, found.mean), max(found.high, found.mean), found.count)
 
 
-def of_honest(look_of):
+def honest(run):
+    """The honest policy after as many updates in the closed world as the others had there."""
+    return run["honest"]["sampled"][str(evidence["settings"]["closed_steps"])]
+
+
+def of_honest(look_of, honest=honest):
     """True success over that of the honest policy of the same seed: an estimate for each switch."""
     return {
-        name.replace("_", " "): interval([look_of(run, name)["true_success"] / at_end(run["honest"])["true_success"] for run in runs])
-        for name in hunt.SWITCHES
+        name.replace("_", " "): interval([look_of(run, name)["true_success"] / honest(run)["true_success"] for run in runs]) for name in hunt.SWITCHES
     }
 
 
@@ -1460,10 +1464,11 @@ def over_seeds(values):
     return f"{sum(values) / len(values):.0%} ({min(values):.0%} to {max(values):.0%})"
 
 
-honest_success = over_seeds([at_end(run["honest"])["true_success"] for run in runs])
+honest_success = over_seeds([honest(run)["true_success"] for run in runs])
+altogether = of_honest(lambda run, name: at_end(run["closed"][name]), lambda run: at_end(run["honest"]))
 still = {name: over_seeds([at_end(run["closed"][name])["exploited"][name] for run in runs]) for name in hunt.SWITCHES}
 say(
-    f"**What was measured**, mean (and range) over {len(runs)} seeds, on {at_end(runs[0]['honest'])['episodes']} held-out tasks each, of which some can't be solved. The honest policy truly solves {honest_success}.\n\n"
+    f"**What was measured**, mean (and range) over {len(runs)} seeds, on {at_end(runs[0]['honest'])['episodes']} held-out episodes each, of tasks some of which can't be solved. The honest policy truly solves {honest_success}.\n\n"
     "| | the clone, hole open: used | after RL: used | truly solved | closed, as it is: truly solved | closed, trained on: truly solved | and the audit still finds it |\n|---|---|---|---|---|---|---|\n"
     + "\n".join(
         f"| `{name}` | {over_seeds([run['initial'][name]['exploited'][name] for run in runs])} | {over_seeds([at_end(run['opened'][name])['exploited'][name] for run in runs])} "
@@ -1471,7 +1476,9 @@ say(
         f"| {over_seeds([at_end(run['closed'][name])['true_success'] for run in runs])} | {still[name]} |"
         for name in hunt.SWITCHES
     )
-    + "\n\nLive, with your audit and your switches: "
+    + "\n\nAgainst an honest policy with as many updates *altogether*, the four have: "
+    + ", ".join(f"`{name.replace(' ', '_')}` {found.value:.0%}" for name, found in altogether.items())
+    + ". What was spent in the open world is lost for the task.\n\nLive, with your audit and your switches: "
     + ", ".join(f"`{name}` {row['solved']:.0%} as it is" for name, row in as_it_is.items())
     + f"; `{lost}`, which has least, {trained_on['solved']:.0%} after {steps} steps there. You predicted: {prediction_closed or 'nothing'}."
 )  # fmt: skip

@@ -292,15 +292,16 @@ def test_what_an_open_switch_pays_for_is_not_true(hunted):
 
 
 def test_closing_keeps_the_task(hunted):
-    """Over the four loopholes 95 per cent of the true success of the honest policies of the same seeds, no single one below 88, and no use."""
-    honest = sum(last(run["honest"])["true_success"] for run in hunted["outcomes"])
+    """The issue's bound, for each loophole: 95 per cent of the true success of honest policies of the same seeds, as long in the closed world."""
+    as_long = str(hunted["settings"]["closed_steps"])
+    honest = sum(run["honest"]["sampled"][as_long]["true_success"] for run in hunted["outcomes"])
     kept = {}
     for name in hunted["settings"]["switches"]:
         looks = [last(run["closed"][name]) for run in hunted["outcomes"]]
         kept[name] = sum(look["true_success"] for look in looks) / honest
         if name in ("writable_tests", "leaked_metadata"):
             assert all(look["exploited"][name] == 0 for look in looks)
-    assert sum(kept.values()) / len(kept) >= 0.95 and min(kept.values()) >= 0.88, kept
+    assert min(kept.values()) >= 0.95, kept
 
 
 CLONED = """
