@@ -1421,15 +1421,15 @@ def interval(values):
     return Estimate(found.mean, min(found.low, found.mean), max(found.high, found.mean), found.count)
 
 
-def honest(run):
+def honest_look(run):
     """The honest policy after as many updates in the closed world as the others had there."""
     return run["honest"]["sampled"][str(evidence["settings"]["closed_steps"])]
 
 
-def of_honest(look_of, honest=honest):
+def of_honest(look_of, honest_look=honest_look):
     """True success over that of the honest policy of the same seed: an estimate for each switch."""
     return {
-        name.replace("_", " "): interval([look_of(run, name)["true_success"] / honest(run)["true_success"] for run in runs]) for name in hunt.SWITCHES
+        name.replace("_", " "): interval([look_of(run, name)["true_success"] / honest_look(run)["true_success"] for run in runs]) for name in hunt.SWITCHES
     }
 
 
@@ -1464,7 +1464,7 @@ def over_seeds(values):
     return f"{sum(values) / len(values):.0%} ({min(values):.0%} to {max(values):.0%})"
 
 
-honest_success = over_seeds([honest(run)["true_success"] for run in runs])
+honest_success = over_seeds([honest_look(run)["true_success"] for run in runs])
 altogether = of_honest(lambda run, name: at_end(run["closed"][name]), lambda run: at_end(run["honest"]))
 still = {name: over_seeds([at_end(run["closed"][name])["exploited"][name] for run in runs]) for name in hunt.SWITCHES}
 say(
