@@ -130,10 +130,10 @@ def level6(seeds: int) -> dict[str, Any]:
     """Experiment C: a learner that waits for everybody against one that does not, from one clone each, over seeds."""
     from course.systems import asynchronous as both
 
-    names = ("QUOTAS", "GROUP_SIZE", "WORKERS", "WAITS", "CLONE_STEPS", "STEPS", "LR", "LEARNING", "HELD_OUT")
+    names = ("ROWS", "WAITS", "CLONE_STEPS", "STEPS", "LR", "LEARNING", "HELD_OUT")
     return {
         "recipe": "synchronous against asynchronous, equally many updates",
-        "settings": {name.lower(): getattr(both, name) for name in names},
+        "settings": {name.lower(): getattr(both, name) for name in names} | {"schedule": asdict(both.SCHEDULE)},
         "outcomes": [both.recorded_run(seed).to_json() for seed in range(seeds)],
     }
 

@@ -282,13 +282,13 @@ def mixed(number: int, seed: int) -> AgentTask:
     return three_tools_tasks(1, seed * 1_000_003 + number, pool="online", horizons=(horizon,))[0]
 
 
-def virtual_workers(learning: float | int = 0.1) -> VirtualWorkers:
-    """WORKERS that wait by WAITS on a virtual clock, with updates that take `learning` seconds."""
+def virtual_workers(learning: float | int = 0.1, *, rows: int = GROUP_SIZE, workers: int = WORKERS) -> VirtualWorkers:
+    """Workers that wait by WAITS on a virtual clock, with groups of `rows` episodes and updates that take `learning` seconds."""
 
     def seconds(record: Record) -> float:
         return sum(seconds_of(**WAITS, environment_seed=record.environment_seed, number=k) for k in range(len(record.steps)))
 
-    return VirtualWorkers(tool_workload(rows=GROUP_SIZE), workers=WORKERS, seconds=seconds, learning=learning)
+    return VirtualWorkers(tool_workload(rows=rows), workers=workers, seconds=seconds, learning=learning)
 
 
 def real_workers() -> Processes:
@@ -297,8 +297,9 @@ def real_workers() -> Processes:
 
 
 def compared(
-    policy: Policy, engine: Engine, seed: int, *, mode: Mode, steps: int = 10, lr: float = 5e-4, held: int = 128
-) -> Comparison:
+    policy: Policy, engine: Engine, seed: int, *, mode: Mode, steps: int = 10, lr: float = 5e-4, held: int = 128,
+    schedule: Schedule = Schedule(QUOTAS, ahead=WORKERS),
+) -> Comparison:  # fmt: skip
     """Train a copy of the policy in one mode, on engines of virtual_workers() or real_workers(), and look at `held` held-out tasks."""
     learner = Learner({"actor": copy.deepcopy(policy)}, lr=lr)
     updates = tuple(
@@ -309,8 +310,8 @@ def compared(
             lambda task: str(task.horizon),
             mode=mode,
             steps=steps,
-            schedule=Schedule(QUOTAS, ahead=WORKERS),
-            config=GrpoConfig(GROUP_SIZE, beta=0.0, how="token"),
+            schedule=schedule,
+            config=GrpoConfig(engine.workload.rows, beta=0.0, how="token"),
             seed=seed,
             clock=engine.clock if isinstance(engine, VirtualWorkers) else time.perf_counter,
         )  # fmt: skip
@@ -322,13 +323,11 @@ def compared(
 # ---------------------------------------------------------------- one seed of the evidence
 
 MODES: tuple[Mode, ...] = get_args(Mode)
-CLONE_STEPS, STEPS, LR, LEARNING, HELD_OUT = (
-    500,
-    16,
-    4e-4,
-    0.1,
-    512,
-)  # at 1e-3 the asynchronous learner loses its policy in some seeds
+CLONE_STEPS, STEPS, LR, LEARNING, HELD_OUT = 500, 24, 4e-4, 0.5, 512
+ROWS, SCHEDULE = (
+    8,
+    Schedule({"2": 8, "4": 8}, ahead=16),
+)  # as many workers as groups in a batch, and batches large enough to learn
 
 
 @dataclass(frozen=True)
@@ -355,7 +354,17 @@ def recorded_run(seed: int) -> BothModes:
     """Clone an expert with a habit, and train a copy of it in each mode on workers of a virtual clock."""
     policy = cloned_policy(seed, steps=CLONE_STEPS)
     runs = {
-        mode: compared(policy, virtual_workers(LEARNING), seed, mode=mode, steps=STEPS, lr=LR, held=HELD_OUT) for mode in MODES
+        mode: compared(
+            policy,
+            virtual_workers(LEARNING, rows=ROWS, workers=SCHEDULE.ahead),
+            seed,
+            mode=mode,
+            steps=STEPS,
+            lr=LR,
+            held=HELD_OUT,
+            schedule=SCHEDULE,
+        )  # fmt: skip
+        for mode in MODES
     }
     updates = {mode: run.updates for mode, run in runs.items()}
     lags = {mode: [lag for update in found for lag in update.lags] for mode, found in updates.items()}

@@ -471,7 +471,7 @@ pictures.paired(
 
 # %% tags=["experiment"]
 say(
-    f"**What was measured**, means over {len(runs)} seeds, {setting['steps']} updates each on {sum(setting['quotas'].values())} groups of {setting['group_size']} episodes by {setting['workers']} workers; success on {setting['held_out']} tasks that no training saw.\n\n"
+    f"**What was measured**, means over {len(runs)} seeds, {setting['steps']} updates each on {sum(setting['schedule']['quotas'].values())} groups of {setting['rows']} episodes by {setting['schedule']['ahead']} workers, at a rate of learning of {setting['lr']:g}; success on {setting['held_out']} tasks that no training saw.\n\n"
     "| way | the learner waits, s | it works, s | mean lag, updates | groups dropped | success |\n|---|---|---|---|---|---|\n"
     + "\n".join(
         f"| {way} | {statistics.mean(waited[way]):.1f} | {statistics.mean(run['worked'][way] for run in runs):.1f} | {statistics.mean(run['mean_lag'][way] for run in runs):.1f} "
