@@ -160,7 +160,9 @@ def _key(level: int, student: str, cells: list[Cell], secret: bytes, sandbox: bo
 def judging_sources(level: int) -> str:
     """Digest of everything that decides about points: the grader, the package, the checks and the pristine notebook."""
     root = gradebook.ROOT
-    files = [*(root / "autograder").rglob("*.py"), *(root / "course").rglob("*.py"), root / "autograder" / "invariants.toml"]
+    files = [
+        path for room in ("autograder", "course") for kind in ("py", "json", "toml") for path in (root / room).rglob(f"*.{kind}")
+    ]
     files += (root / "solutions" / f"level{level}").glob("*.ipynb")
     digest = hashlib.sha256()
     for path in sorted(files):
