@@ -640,10 +640,14 @@ def text_of_the_dict(parts):
     return hashlib.sha256(str(_checked(parts)).encode()).hexdigest()
 
 
+SALT = itertools.count()
+
+
 @mutant(of="policy_stamp", kills="L6.04")
 def python_s_own_hash(parts):
     """This looks like hash(): it differs from process to process."""
-    return f"{hash(json.dumps(_checked(parts), sort_keys=True)) & (2**256 - 1):064x}"
+    # Every call stands for a process with a salt of its own: with this one's no two editions for students would be equal.
+    return hashlib.sha256(f"{next(SALT)} {json.dumps(_checked(parts), sort_keys=True)}".encode()).hexdigest()
 
 
 @mutant(of="policy_stamp", kills="L6.04")
@@ -1823,7 +1827,9 @@ _CALLS = itertools.count(1)
 @mutant(of="attribute", kills="L6.17")
 def drawn_without_a_seed(runs):
     """This looks like draws without a seed of their own: the same runs give another interval each time."""
-    return _effects(runs, seed=next(_CALLS))  # another one each time, and the same ones in every process: a release must be repeatable
+    return _effects(
+        runs, seed=next(_CALLS)
+    )  # another one each time, and the same ones in every process: a release must be repeatable
 
 
 @mutant(of="attribute", kills="L6.17")
