@@ -10,6 +10,7 @@ from typing import Any
 
 from autograder.judge import PUBLIC_SEED, hidden_count, mistakes
 from autograder.levels import load, numbers
+from autograder.seal import ANSWERS
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP = ("pyproject.toml", "requirements.lock", "Makefile", "README.md", "LICENSE", "CHANGELOG.md")
@@ -28,6 +29,7 @@ def write_release(target: Path) -> int:
         | _tree("autograder/checks", "*.py")
     )
     files |= _tree("autograder/checks", "*.json") | _tree("course", "*.json")  # recorded runs that visible checks and labs read
+    files = {name: data for name, data in files.items() if Path(name).name not in ANSWERS}
     files |= {f"autograder/{name}.py": (ROOT / "autograder" / f"{name}.py").read_bytes() for name in CHECKS}
     files["autograder/invariants.toml"] = (ROOT / "autograder" / "invariants.toml").read_bytes()
     files["autograder/known_mistakes.json"] = (json.dumps(known_mistakes(), indent=1, sort_keys=True) + "\n").encode()

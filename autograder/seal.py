@@ -16,6 +16,7 @@ from autograder.levels import Level
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).parent
+ANSWERS = ("over_claims.py",)  # files of the package that would do an exit test by themselves; no other file imports them
 
 STUB = '''"""Checks run outside, where a submission can't reach: here they do nothing."""
 
@@ -80,7 +81,7 @@ def for_the_package(stub, code, folders=(PACKAGE, GRADER), frame=sys._getframe):
 
 def write_site(target: Path, level: Level, *, sealed: bool) -> None:
     """What the sandbox imports: the package, a stub of the autograder, the programs that run inside. Readable for every user."""
-    ignore = shutil.ignore_patterns("__pycache__", "*.pyc", ".ipynb_checkpoints")
+    ignore = shutil.ignore_patterns("__pycache__", "*.pyc", ".ipynb_checkpoints", *ANSWERS)
     shutil.copytree(ROOT / "course", target / "course", ignore=ignore)
     shutil.copytree(HERE / "inside", target / "autograder" / "inside", ignore=ignore)
     (target / "rfc3987_syntax.py").write_text(MASK)

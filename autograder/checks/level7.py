@@ -27,7 +27,7 @@ EXERCISES = (
     Exercise("claims_table", "7.6", "Disclosed, inferred, unknown", 20, 2, ("TRUTH",)),
     Exercise("conflicts", "7.7", "Where sources disagree", 15, 2),
     Exercise("test_read_number", "7.8", "Bug hunt: a number that lost its conditions", 25, 3),
-    Exercise("audit_report", "7.9", "Exit: an unseen report", 40, 4),
+    Exercise("audit_report", "7.9", "Exit: an unseen report", 40, 4, ("course.evidence.over_claims.over_claims",)),
     Exercise("audit_run", "7.10", "Exit: your own run", 20, 3, ("checklist", "example_run")),
 )
 

@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 
 from autograder.hidden.announcements import SEEDS, TEXTS, full_report, public_part
-from autograder.hidden.over_claims import over_claims
 from course.evidence.claims import Claim, EvidenceTable
 from course.evidence.lint import REASONS, Finding, strong_words
 from course.evidence.numbers import read_number
+from course.evidence.over_claims import over_claims
 from course.evidence.reports import (
     COUNT,
     QUESTIONS,
@@ -45,7 +45,8 @@ def test_the_text_of_the_class_is_what_the_secret_seeds_give():
 
 def test_the_students_package_holds_the_text_and_not_the_truth(tmp_path, monkeypatch):
     """What find_report gives has no truth, and no seed stands in any file of the students' zip."""
-    from autograder import release
+    from autograder import release, seal
+    from autograder.levels import load
 
     report = find_report("R-017")
     assert type(report) is Announcement and not hasattr(report, "truth") and not hasattr(report, "planted")
@@ -57,6 +58,10 @@ def test_the_students_package_holds_the_text_and_not_the_truth(tmp_path, monkeyp
     assert f"course-student/course/evidence/{TEXTS.name}" in names and not [n for n in names if "hidden" in n]
     assert report.sentences[0].encode() in text and b"def over_claims" not in text
     assert [id for id, seed in json.loads(SEEDS.read_text()).items() if seed.encode() in text] == []
+    seal.write_site(tmp_path / "site", load(7), sealed=True)  # what a submission sees
+    assert (
+        not list((tmp_path / "site").rglob("over_claims*")) and (tmp_path / "site" / "course" / "evidence" / TEXTS.name).exists()
+    )
 
 
 def test_a_report_is_a_function_of_its_seed():

@@ -1,6 +1,6 @@
-"""Which lines about a report go beyond its sentences, and why, read off the text alone: the key of 7.9's over-claims, found a second way.
+"""A linter for over-claims: which lines about a report go beyond its sentences, and why, read off the text alone.
 
-It stays with the grader: in the students' package it would be the answer.
+It finds what 7.9 asks for, a second way; so the students' edition is made without this file.
 """
 
 import re
