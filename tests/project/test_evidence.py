@@ -280,11 +280,14 @@ def test_each_loophole_is_found_by_a_policy_in_every_seed(hunted):
 
 
 def test_what_an_open_switch_pays_for_is_not_true(hunted):
-    """Copying the leak passes the tests and is no success; under the other switches the reward is above what closed ones would give."""
+    """Rewritten tests and a copied leak pass and are no success; under the other switches the reward is above what closed ones would give."""
     for name in hunted["settings"]["switches"]:
         looks = [last(run["opened"][name]) for run in hunted["outcomes"]]
         gaps = [
-            look["tests"] - look["true_success"] if name == "leaked_metadata" else look["reward"] - look["gold"] for look in looks
+            look["tests"] - look["true_success"]
+            if name in ("writable_tests", "leaked_metadata")
+            else look["reward"] - look["gold"]
+            for look in looks
         ]
         assert bootstrap_mean(gaps, level=0.99, seed=0).low > 0, name
         for run, gap in zip(hunted["outcomes"], gaps):
