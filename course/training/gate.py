@@ -39,13 +39,13 @@ class GradientGate:
     The first `window` increments are committed, since there is nothing to compare them with. With sd 0, Z is infinite above the mean
     and 0 at and below it. A rejected increment does not enter the window: what was refused is no example of the usual.
     Reduces to: no gate for threshold = infinity.
-    Raises: ValueError for a window below 1, a threshold that is negative or no number, an increment that is not finite.
+    Raises: ValueError for a window below 1, a threshold that is no number, an increment that is not finite.
     Source: C ftip-005A, ftip-005B, after Miao et al. 2026, section 5 and algorithm 1.
     """
 
     def __init__(self, window: int, threshold: float | int):
-        if window < 1 or not threshold >= 0:
-            raise ValueError(f"window must be at least 1 and threshold a number >= 0; got {window} and {threshold}")
+        if window < 1 or threshold != threshold:
+            raise ValueError(f"window must be at least 1 and threshold a number; got {window} and {threshold}")
         self.window, self.threshold = window, threshold
         self.committed: tuple[float, ...] = ()  # the last `window`
 

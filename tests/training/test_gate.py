@@ -72,7 +72,7 @@ def test_a_gate_goes_on_where_it_stopped():
 
 
 def test_what_a_gate_refuses():
-    for bad in ((0, 1.0), (2, math.nan), (2, -0.1)):
+    for bad in ((0, 1.0), (2, math.nan)):
         with pytest.raises(ValueError, match="window must be at least 1"):
             GradientGate(*bad)
     for x in (math.nan, math.inf):
