@@ -707,16 +707,7 @@ check(test_read_number)
 # ## Part F · Exit test: a report, and your own run
 
 # %% [markdown]
-# {{card audit_report}}
-#
-# Write your name below. It draws your announcement out of 200, R-000 to R-199: an invented laboratory and model, numbered sentences `s1`, `s2`, ..., and six lines `h1` to `h6`, in which a newsletter retells it. What is right for it is with the grader and not in this package. Hand in three things:
-#
-# - `"report"`: its id, as in "R-017";
-# - `"table"`: for each row, by the question printed below, label and places. **D**: a sentence that answers it. **I**: *all* sentences it is computed from, two or more, if no sentence gives it and arithmetic does. **U**: none, or leave the row out. A sentence that speaks of the topic and does not
-#   answer the question, such as one that praises, leaves the row U. The row `unknowns` is the list of the fields that are U;
-# - `"over_claims"`: the lines that claim more than the announcement says, each with the reason, from the list: three or four of the six. Numbers are worth their conditions, words what they mean (7.2).
-#
-# **To practise first:** `practice(number)` gives one of the 200 announcements of Experiment A with its `truth`. Read one, write down its table, and open the one below it.
+# First a report to practise on. Make its table and its list of over-claims yourself, in the form that 7.9 below asks for; then unfold what a careful reader finds.
 
 # %%
 from course.evidence.lint import REASONS
@@ -737,7 +728,16 @@ say(
 )
 
 # %% [markdown]
-# And here is yours.
+# {{card audit_report}}
+#
+# Write your name below. It draws your announcement out of 200, R-000 to R-199: an invented laboratory and model, numbered sentences `s1`, `s2`, ..., and six lines `h1` to `h6`, in which a newsletter retells it. What is right for it is with the grader and not in this package. Hand in three things:
+#
+# - `"report"`: its id, as in "R-017";
+# - `"table"`: for each row, by the question printed below, label and places. **D**: a sentence that answers it. **I**: *all* sentences it is computed from, two or more, if no sentence gives it and arithmetic does. **U**: none, or leave the row out. A sentence that speaks of the topic and does not
+#   answer the question, such as one that praises, leaves the row U. The row `unknowns` is the list of the fields that are U;
+# - `"over_claims"`: the lines that claim more than the announcement says, each with the reason, from the list: three or four of the six. Numbers are worth their conditions, words what they mean (7.2).
+#
+# **To practise first:** `practice(number)` gives one of the 200 announcements of Experiment A with its `truth`. Read one, write down its table, and open the one below it.
 
 # %%
 NAME = "the reference solution"  # write your own
