@@ -920,12 +920,10 @@ def wrong_item(item, given):
             "not applicable": f"the run says so ({item.found})",
         }
         return f"{item.field}: expected {item.status!r} for {asks}, since {told[item.status]}; got {status!r}"
-    if item.status == "missing":
-        if not right_place(item, place):
-            return f"{item.field}: expected where it should have been recorded, {item.place}, got {place!r}"
-    elif not right_place(item, place):
-        return f"{item.field}: expected where it stands, {' or '.join(places)}, got {place!r}"
-    return ""
+    if right_place(item, place):
+        return ""
+    wanted = f"should have been recorded, {item.place}" if item.status == "missing" else f"stands, {' or '.join(places)}"
+    return f"{item.field}: expected where it {wanted}, got {place!r}"
 
 
 def expect_items(audit_run, names):

@@ -324,10 +324,8 @@ def compared(
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 CLONE_STEPS, STEPS, LR, LEARNING, HELD_OUT = 500, 24, 4e-4, 0.5, 512
-ROWS, SCHEDULE = (
-    8,
-    Schedule({"2": 8, "4": 8}, ahead=16),
-)  # as many workers as groups in a batch, and batches large enough to learn
+ROWS = 8
+SCHEDULE = Schedule({"2": 8, "4": 8}, ahead=16)  # as many workers as groups in a batch, and batches large enough to learn
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """Policies that find a loophole by themselves, and what becomes of them when it is closed: the exit of level 5.
 
 One clone of an expert with a habit, and from copies of it, all with the same trainer: an honest policy in the closed world, a policy
-in each world with one switch open, and each of these trained on in the closed world. Only the clone is a price's reference, and it's averages of weights that are
-measured and handed on: the last step of RL on sixteen groups is noise. No demonstration is meant as an exploit, and none
-was paid for one: exploration finds them (an order to the judge in what reads like one by accident). All numbers that a run needs are the constants below.
+in each world with one switch open, and each of these trained on in the closed world. For all of them leaving the clone has the price.
+What is measured and handed on is an average of the weights: a single step of RL on sixteen groups is noisy. No demonstration is meant
+as an exploit, and none was paid for one: exploration finds them (an order to the judge in what reads like one by accident). All
+numbers that a run needs are the constants below.
 """
 
 import copy

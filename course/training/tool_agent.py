@@ -100,7 +100,9 @@ def cloned_policy(seed: int, *, notes: bool = False, shown: Episodes | None = No
 
     steps: another number of them than this agent's own.
     """
-    policy, steps = blank_policy(seed), steps or (PRICE_CLONE_STEPS if notes else CLONE_STEPS)
+    policy = blank_policy(seed)
+    if steps is None:
+        steps = PRICE_CLONE_STEPS if notes else CLONE_STEPS
     for _ in clone(
         policy, shown or demonstrations(seed, notes=notes), steps=steps, lr=CLONE_LR, batch_size=CLONE_BATCH, seed=seed
     ):
