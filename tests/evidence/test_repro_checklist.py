@@ -55,6 +55,10 @@ def test_a_part_that_is_left_out_is_named(name, part):
 @pytest.mark.parametrize("name, value, place", [
     ("runs", {"seeds": [3], "interval": [0, 1]}, "declaration.runs.seeds"),
     ("runs", {"seeds": [3, 3], "interval": [0, 1]}, "declaration.runs.seeds"),
+    ("runs", {"seeds": 5, "interval": [0, 1]}, "declaration.runs.seeds"),
+    ("runs", {"seeds": "01", "interval": [0, 1]}, "declaration.runs.seeds"),
+    ("runs", {"seeds": [[1], [2]], "interval": [0, 1]}, "declaration.runs.seeds"),
+    ("source", {"revision": " ", "license": "MIT"}, "declaration.source.revision"),
     ("evaluation", {"blinded": False, "by": "me"}, "declaration.evaluation.blinded"),
     ("evaluation", {"not applicable": " "}, "declaration.evaluation.blinded"),
     ("demonstrations", -1, "declaration.demonstrations"),

@@ -121,8 +121,15 @@ def test_a_run_of_the_whole_course_names_the_failing_cell_and_goes_on(small_cour
 def test_the_command_for_the_whole_course_fails_if_a_notebook_does(small_course, tmp_path, monkeypatch):
     monkeypatch.setattr("course.cli.ROOT", tmp_path)
     monkeypatch.setattr("course.cli._instructor", lambda: None)
-    result = CliRunner().invoke(app, ["run", "all", "--jobs", "1"])
+    monkeypatch.setattr("course.cli._folder", lambda level: level)
+    result = CliRunner().invoke(app, ["run", "--jobs", "1"])
     assert result.exit_code == 1 and "1 at a time" in result.output and "failed" in result.output
     assert (tmp_path / "dist" / "run.json").exists()
     refused = CliRunner().invoke(app, ["run", "all", "--record"])
     assert refused.exit_code == 2 and "--record goes with one level" in refused.output
+    for options, words in ((["--record", "--fast"], "--record goes without --fast"), (["--jobs", "2"], "--jobs goes with all")):
+        refused = CliRunner().invoke(app, ["run", "level1", *options])
+        assert refused.exit_code == 2 and words in refused.output
+    failed = CliRunner().invoke(app, ["run", "level2"])
+    assert failed.exit_code == 1 and "cell 2 (# a comment) raised ZeroDivisionError" in failed.output
+    assert "Traceback" not in failed.output
