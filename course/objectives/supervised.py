@@ -46,9 +46,10 @@ def sft_loss(
         )
     counted = boolean_mask(mask, tuple(tokens.shape))[:, 1:]
     # Selected before scoring and again after it: what an uncounted position holds never enters an operation that could spread it.
-    scoring = torch.nn.functional.pad(counted, (0, 1))
-    wanted = torch.nn.functional.pad(counted, (1, 0))
-    logp = token_logprobs(torch.where(scoring[..., None], logits, 0.0), torch.where(wanted, tokens, 0))
+    if not counted.all():
+        scoring, wanted = torch.nn.functional.pad(counted, (0, 1)), torch.nn.functional.pad(counted, (1, 0))
+        logits, tokens = torch.where(scoring[..., None], logits, 0.0), torch.where(wanted, tokens, 0)
+    logp = token_logprobs(logits, tokens)
     if normalize == "sum":
         return -masked_sum(logp, counted)
     if normalize == "token":

@@ -43,10 +43,15 @@ from pathlib import Path
 from course.figures import say
 
 recorded = {path.parent.name: json.loads(path.read_text()) for path in sorted(Path("..").glob("level*/measured.json"))}
+say("Hours are yours. How long the whole notebook takes to execute, experiments included:")
 say(
-    "Hours are yours. The whole reference notebook of a lab, experiments included, executes in: "
-    + "; ".join(f"{name} {row['seconds']} s, {row['megabytes'] / 1000:.1f} GB" for name, row in recorded.items())
-    + "."
+    "| level | lab | cases |\n|---|---|---|\n"
+    + "\n".join(
+        f"| {folder.removeprefix('level')} | {found['notebooks']['lab']['seconds']} s | "
+        + ", ".join(f"{n.removeprefix('case_')} {row['seconds']} s" for n, row in found["notebooks"].items() if n != "lab")
+        + " |"
+        for folder, found in recorded.items()
+    )
 )
 
 # %% [markdown]
