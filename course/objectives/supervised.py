@@ -6,7 +6,8 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 import torch
 
-from course.masks import boolean_mask, masked_mean, masked_sum
+from course.masks import boolean_mask, masked_sum
+from course.objectives.aggregation import aggregate
 from course.prob import token_logprobs
 
 
@@ -52,7 +53,4 @@ def sft_loss(
     logp = token_logprobs(logits, tokens)
     if normalize == "sum":
         return -masked_sum(logp, counted)
-    if normalize == "token":
-        return -masked_mean(logp, counted) if denominator is None else -masked_sum(logp, counted) / denominator
-    per_record, present = masked_mean(logp, counted, dim=1), counted.any(1)
-    return -masked_mean(per_record, present) if denominator is None else -masked_sum(per_record, present) / denominator
+    return -aggregate(logp, counted, how="token" if normalize == "token" else "response", denominator=denominator)
