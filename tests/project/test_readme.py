@@ -61,6 +61,26 @@ def test_its_links_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
+LABS = sorted((ROOT / "solutions").glob("level*/lab.py"))
+
+
+@pytest.mark.parametrize("lab", LABS, ids=[lab.parent.name for lab in LABS])
+def test_every_page_gives_a_level_the_same_hours_and_its_measured_time(lab):
+    name, text = lab.parent.name, lab.read_text()
+    hours, measured = re.search(r"\*\*Time\*\* about (\d+) hours", text)[1], json.loads(lab.with_name("measured.json").read_text())
+    row = next(line for line in README.splitlines() if line.startswith("| [") and f"{name}/lab.ipynb" in line)
+    assert row.endswith(f"| {hours} | {measured['seconds']} s | {measured['megabytes'] / 1000:.1f} GB |")
+    start, term = (ROOT / "solutions/start/start.py").read_text(), (ROOT / "docs/INSTRUCTORS.md").read_text()
+    assert re.search(rf"\(\.\./{name}/lab\.ipynb\).*\| {hours} \|$", start, re.MULTILINE)
+    assert re.search(rf"\(\.\./levels/{name}/lab\.ipynb\) \| {hours} \|", term)
+
+
+def test_every_lab_and_case_is_linked_from_the_start():
+    start = ROOT / "levels" / "start" / "start.ipynb"
+    links = re.findall(r"\]\(([^)#]+)", "".join("".join(cell["source"]) for cell in json.loads(start.read_text())["cells"]))
+    assert {(start.parent / link).resolve() for link in links} == set((ROOT / "levels").glob("level*/*.ipynb"))
+
+
 def test_every_term_of_the_glossary_is_implemented_where_it_says():
     found = re.findall(r"\[`(\w+)`\]\(\.\./(course/[^)]+)\)", (ROOT / "docs" / "GLOSSARY.md").read_text())
     assert len(found) > 40
