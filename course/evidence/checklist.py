@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Literal, Mapping, Sequence, get_args
 
-from course.accounting.ledger import Entry, Round, verify_ledger
+from course.accounting.ledger import OPERATORS, SEEDS, Entry, Round, verify_ledger
 
 Status = Literal["met", "missing", "not applicable"]
 STATUSES = get_args(Status)
@@ -109,7 +109,15 @@ def right_place(item: Item, place: str) -> bool:
     places = CHECKLIST[item.field][1]
     if item.status == "missing":
         return place == item.place or (place in places and item.place.startswith(place))
-    return any(place == known or place.startswith(f"{known}.") for known in places)
+    return any(place == known or (place.startswith(f"{known}.") and place.split(".")[2] in _parts(known)) for known in places)
+
+
+def _parts(place: str) -> Sequence[str]:
+    """What a recorded place can hold under a name of its own."""
+    kind, _, name = place.partition(".")
+    if kind == "entries":
+        return {"seeds": SEEDS, "operators": OPERATORS}.get(name, ())
+    return (*PARTS.get(name, ()), *(("not applicable",) if name in MAY_NOT_APPLY else ()))
 
 
 def agreement(text: str | Mapping[str, Any], said: Mapping[str, Any]) -> tuple[int, int]:
@@ -160,11 +168,23 @@ def _lacking(name: str, value: Any) -> str:
         empty = given is None or given == "" or (isinstance(given, (list, dict)) and not given)
         if part not in value or (empty and part not in MAY_BE_NULL.get(name, ())):
             return f"{here}.{part}"
-    if name == "runs" and len(set(value["seeds"])) < 2:
+    if name == "runs" and not (_is_list(value["seeds"]) and len({json.dumps(seed) for seed in value["seeds"]}) >= 2):
         return f"{here}.seeds"
+    if name == "runs" and not (
+        _is_list(value["interval"]) and len(value["interval"]) == 2 and all(map(_is_number, value["interval"]))
+    ):
+        return f"{here}.interval"
     if name == "evaluation" and value["blinded"] is not True:
         return f"{here}.blinded"
     return ""
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _versioned(names: Sequence[str]) -> str:
