@@ -108,7 +108,7 @@ def _expand(text: str, source: Path, where: str) -> str:
         return exercise_card(_level_number(source, where), match[1])
 
     text = re.sub(r"\{\{card (\w+)\}\}", card, text)
-    return text.replace("{{measured}}", measured(source.parent)) if "{{measured}}" in text else text
+    return text.replace("{{measured}}", measured(source)) if "{{measured}}" in text else text
 
 
 def exercise_card(number: int, function: str) -> str:
@@ -124,15 +124,16 @@ def exercise_card(number: int, function: str) -> str:
     )
 
 
-def measured(folder: Path) -> str:
+def measured(source: Path) -> str:
     """One sentence from measured.json, which `course run LEVEL --record` writes."""
-    path = folder / "measured.json"
-    if not path.exists():
+    path = source.with_name("measured.json")
+    found = json.loads(path.read_text("utf-8")) if path.exists() else {"notebooks": {}}
+    row = found["notebooks"].get(source.stem)
+    if row is None:
         return ""
-    row = json.loads(path.read_text())
     return (
         f"Measured: the whole notebook executes in {row['seconds'] / 60:.1f} minutes and {row['megabytes'] / 1000:.1f} GB on "
-        f"{row['device']} ({row['threads']} thread)."
+        f"{found['device']} ({found['threads']} thread)."
     )
 
 

@@ -1,5 +1,6 @@
 """Execute the course's own notebooks from top to bottom, and say how long they took and how much memory."""
 
+import contextlib
 import json
 import os
 import platform
@@ -13,14 +14,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from autograder.build import SOLUTIONS
 
 MINUTES = 15  # a notebook that needs more is broken, not slow
+LOOK = 0.5  # seconds between two looks at its memory
 GIGABYTES = 2.0  # that a notebook may need: its kernel, and the workers that some of them start
 
 
 class NotebookFailed(RuntimeError):
-    """A notebook that did not run to its end; says which cell it was, and why."""
+    """A notebook that did not run to its end; says which cell it was, and why. megabytes: the most it had held by then."""
+
+    def __init__(self, message: str, megabytes: float = 0.0):
+        super().__init__(message)
+        self.megabytes = megabytes
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,9 @@ def execute_course(
         try:
             row = _kept_or_not(notebook, output, fast)
         except NotebookFailed as failure:
-            return Outcome(name, time.monotonic() - started, 0.0, str(failure))
+            return Outcome(name, time.monotonic() - started, failure.megabytes, str(failure))
+        except Exception as failure:  # a full disk, a notebook that is torn: the others still want to run
+            return Outcome(name, time.monotonic() - started, 0.0, f"{notebook}: {type(failure).__name__}: {failure}")
         return Outcome(name, row["seconds"], row["megabytes"])
 
     found = []
@@ -66,30 +76,23 @@ def write_outcomes(outcomes: list[Outcome], seconds: float, path: Path) -> None:
 
 def jobs_that_fit() -> int:
     """As many notebooks at a time as there are cores, and memory for."""
-    try:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
-    except (ValueError, OSError):  # not told on this system
-        free = GIGABYTES
-    return max(1, min(os.cpu_count() or 1, int(free / GIGABYTES)))
+    return max(1, min(os.cpu_count() or 1, int(psutil.virtual_memory().available / 1e9 / GIGABYTES)))
 
 
 def _longest_first() -> list[Path]:
-    """Labs by their recorded time, then the cases, which have none."""
-
     def recorded(notebook: Path) -> float:
-        measured = notebook.with_name("measured.json")
-        return json.loads(measured.read_text())["seconds"] if notebook.stem == "lab" and measured.exists() else 0.0
+        path = notebook.with_name("measured.json")  # by `course run LEVEL --record`
+        found = json.loads(path.read_text("utf-8"))["notebooks"] if path.exists() else {}
+        return found.get(notebook.stem, {"seconds": 0})["seconds"]
 
     return sorted(sorted(SOLUTIONS.glob("*/*.ipynb")), key=recorded, reverse=True)
 
 
 def execute_folder(folder: str, *, fast: bool = False, record: bool = False, output: Path | None = None) -> list[dict[str, Any]]:
-    """Every notebook of solutions/<folder>; with record, the lab's time and memory go to measured.json."""
-    rows = []
-    for notebook in sorted((SOLUTIONS / folder).glob("*.ipynb")):
-        rows.append(_kept_or_not(notebook, output, fast))
-        if record and notebook.stem in ("lab", "start"):
-            _record(notebook.parent, rows[-1])
+    """Every notebook of solutions/<folder>, one after another; with record, their times and memory go to measured.json."""
+    rows = [_kept_or_not(notebook, output, fast) for notebook in sorted((SOLUTIONS / folder).glob("*.ipynb"))]
+    if record:
+        _record(SOLUTIONS / folder, rows)
     return rows
 
 
@@ -120,22 +123,43 @@ def execute(notebook: Path, target: Path, *, fast: bool = False) -> dict[str, An
     tagged = any("parameters" in cell.metadata.get("tags", []) for cell in nbformat.read(notebook, 4).cells)
     command += ["-p", "FAST", str(fast)] if tagged else []
     started = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    try:
-        log, _ = process.communicate(timeout=MINUTES * 60)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise NotebookFailed(f"{notebook}: still running after {MINUTES} minutes") from None
+    log, code, peak = _watched(psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT), notebook)
     seconds = time.monotonic() - started
     executed = nbformat.read(target, 4) if target.exists() else None
-    if process.returncode != 0 or executed is None:
-        raise NotebookFailed(f"{notebook}: {_failing_cell(executed) or log.decode('utf-8', 'replace')[-3000:]}")
+    if code != 0 or executed is None:
+        raise NotebookFailed(f"{notebook}: {_failing_cell(executed) or log.decode('utf-8', 'replace')[-3000:]}", peak)
     silent = [
         cell.id for cell in executed.cells if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None
     ]
     if silent:
-        raise NotebookFailed(f"{notebook}: cells that never ran: {silent}")
-    return {"notebook": notebook.name, "seconds": seconds, "megabytes": _peak(executed), "output": str(target)}
+        raise NotebookFailed(f"{notebook}: cells that never ran: {silent}", peak)
+    return {"notebook": notebook.name, "seconds": seconds, "megabytes": peak, "output": str(target)}
+
+
+def _watched(process: psutil.Popen, notebook: Path) -> tuple[bytes, int, float]:
+    """What a process says until it ends, its exit status, and the most that it and all it started held at a time, in megabytes."""
+    peak, until = 0.0, time.monotonic() + MINUTES * 60
+    while True:
+        try:
+            log, _ = process.communicate(timeout=LOOK)
+            return log, process.returncode, peak
+        except subprocess.TimeoutExpired:
+            peak = max(peak, _megabytes(process))
+        if time.monotonic() > until:
+            for started in [*process.children(recursive=True), process]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    started.kill()
+            raise NotebookFailed(f"{notebook}: still running after {MINUTES} minutes", peak)
+
+
+def _megabytes(process: psutil.Process) -> float:
+    """What a process and all it started hold now. Memory that several share is counted once, where the system tells that (Linux)."""
+    total = 0
+    for one in [process, *process.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):  # ended meanwhile
+            held = one.memory_full_info()
+            total += getattr(held, "pss", held.rss)
+    return total / 1e6
 
 
 def _failing_cell(executed: Any) -> str:
@@ -150,22 +174,13 @@ def _failing_cell(executed: Any) -> str:
     return ""
 
 
-def _peak(executed: Any) -> float:
-    """The lab's last cell prints the kernel's own peak memory; 0 where a notebook has no such cell."""
-    for cell in reversed(executed.cells):
-        for out in cell.get("outputs", []):
-            text = out.get("text", "")
-            if isinstance(text, str) and text.startswith("peak memory "):
-                return float(text.split()[2])
-    return 0.0
-
-
-def _record(folder: Path, row: dict[str, Any]) -> None:
+def _record(folder: Path, rows: list[dict[str, Any]]) -> None:
     import torch
 
     data = {
-        "seconds": round(row["seconds"]),
-        "megabytes": round(row["megabytes"]),
+        "notebooks": {
+            Path(row["notebook"]).stem: {"seconds": round(row["seconds"]), "megabytes": round(row["megabytes"])} for row in rows
+        },
         "device": f"a {os.cpu_count()}-core {platform.machine()} CPU",  # where the labs run, also beside a GPU
         "threads": torch.get_num_threads(),
     }

@@ -72,21 +72,30 @@ def build(check: Annotated[bool, typer.Option("--check", help="change nothing; e
 
 @app.command()
 def run(
-    level: str,
+    level: Annotated[str, typer.Argument(help="a level's number, start, or all, which is every lab and case")] = "all",
     fast: Annotated[bool, typer.Option(help="skip experiments, as the grader does")] = False,
     record: Annotated[bool, typer.Option(help="keep time and memory in solutions/<level>/measured.json")] = False,
     output: Annotated[Optional[Path], typer.Option(help="where to keep the executed notebooks")] = None,
     jobs: Annotated[Optional[int], typer.Option(min=1, help="with all: notebooks at a time; as many as fit if absent")] = None,
 ) -> None:
-    """Execute a level's solution notebooks from top to bottom: `course run 1`, `course run start`; `course run all` executes all of them."""
+    """Execute the solution notebooks from top to bottom: all of them, or those of one level, as in `course run 1` or `course run start`."""
     _instructor()
-    from autograder.execute import execute_folder, jobs_that_fit
+    from autograder.execute import NotebookFailed, execute_folder, jobs_that_fit
 
+    if record and fast:
+        _stop("--record goes without --fast: the times of a lab are those with its experiments")
     if level == "all":
         if record:
             _stop("--record goes with one level: beside others a notebook takes longer than it does alone")
         raise typer.Exit(_run_all(jobs or jobs_that_fit(), fast, output))
-    for row in execute_folder(_folder(level), fast=fast, record=record, output=output):
+    if jobs is not None:
+        _stop(f"--jobs goes with all: the notebooks of one level run one after another; got {jobs} for {level}")
+    try:
+        rows = execute_folder(_folder(level), fast=fast, record=record, output=output)
+    except NotebookFailed as failure:
+        print(failure, file=sys.stderr)
+        raise typer.Exit(1) from None
+    for row in rows:
         print(
             f"{row['notebook']}: {row['seconds']:.0f} s, {row['megabytes']:.0f} MB"
             + (f", kept in {row['output']}" if output else "")

@@ -83,37 +83,39 @@ def selected(x: Float[Tensor, "..."], name: str, counted: Bool[Tensor, "..."]) -
 
 
 def masked_sum(
-    x: Float[Tensor, "*shape"], mask: Shaped[Tensor, "*shape"], dim: int | tuple[int, ...] | None = None
+    x: Float[Tensor, "*shape"], mask: Shaped[Tensor, "*shape"], dim: int | tuple[int, ...] | None = None, *, name: str = "x"
 ) -> Float[Tensor, "*rest"]:
     """Sum of x over the positions where the mask is 1.
 
         sum over i with mask_i = 1 of x_i
 
-    Shapes and units: x and mask [same shape]; dim: what to sum over, None for everything; result in x's units.
+    Shapes and units: x and mask [same shape]; dim: what to sum over, None for everything; result in x's units. `name` is what an
+    error calls x.
     Why a selection and not a product: 0 * NaN is NaN, so multiplying by the mask would let a padded position through.
     Reduces to: x.sum(dim) under a full mask; 0, with gradient 0, under an empty one.
     Raises: ValueError if the shapes differ, the mask is not 0/1, or x is NaN or +inf where the mask is 1.
     Source: a common fault: x * mask, which keeps the NaN of a padded position. Half-precision input is summed in float32.
     """
     counted = boolean_mask(mask, tuple(x.shape))
-    kept = torch.where(counted, checked(x, "x", counted), 0.0)
+    kept = torch.where(counted, checked(x, name, counted), 0.0)
     return kept.sum() if dim is None else kept.sum(dim)
 
 
 def masked_mean(
-    x: Float[Tensor, "*shape"], mask: Shaped[Tensor, "*shape"], dim: int | tuple[int, ...] | None = None
+    x: Float[Tensor, "*shape"], mask: Shaped[Tensor, "*shape"], dim: int | tuple[int, ...] | None = None, *, name: str = "x"
 ) -> Float[Tensor, "*rest"]:
     """Mean of x over the positions where the mask is 1; the mean of nothing is 0.
 
         (sum over i with mask_i = 1 of x_i) / max(1, number of i with mask_i = 1)
 
-    Shapes and units: x and mask [same shape]; dim: what to average over, None for everything; result in x's units.
+    Shapes and units: x and mask [same shape]; dim: what to average over, None for everything; result in x's units. `name` is what
+    an error calls x.
     Why 0 and not NaN: a fully masked row must add nothing to a loss, and must not stop the rows beside it.
     Reduces to: x.mean(dim) under a full mask; 0, with gradient 0, under an empty one.
     Raises: ValueError if the shapes differ, the mask is not 0/1, or x is NaN or +inf where the mask is 1.
     Source: the masked mean of PPO implementations, with selection in place of multiplication.
     """
-    total = masked_sum(x, mask, dim)
+    total = masked_sum(x, mask, dim, name=name)
     counted = boolean_mask(mask, tuple(x.shape))
     count = counted.sum() if dim is None else counted.sum(dim)
     return total / count.clamp(min=1)

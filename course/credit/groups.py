@@ -16,6 +16,8 @@ def _grouped(
     """The rewards, each one's group as 0..G-1, and the groups' sizes, after the checks that all functions here share."""
     if rewards.dim() != 1 or rewards.shape != group_id.shape:
         raise ValueError(f"rewards and group_id must both be [N]; got {tuple(rewards.shape)} and {tuple(group_id.shape)}")
+    if group_id.is_floating_point():
+        raise ValueError(f"group_id must be integers; got {group_id.dtype}")
     if not torch.isfinite(rewards).all():
         raise ValueError("rewards must be finite; got NaN or infinity (an abstaining judge is dropped before credit, not scored)")
     _, group, size = group_id.unique(return_inverse=True, return_counts=True)
@@ -47,7 +49,8 @@ def group_relative_advantages(
     differ from them by rounding, which a division by s would blow up to order 1.
     "std" weighs prompts by how little their rewards vary, and its gradient is no multiple of that of expected reward.
     Reduces to: leave_one_out_advantages times (g-1)/g for "none"; +1 and -1 for two different rewards with "std".
-    Raises: ValueError if shapes differ or are not [N], a reward is not finite, or scale is neither "none" nor "std".
+    Raises: ValueError if shapes differ or are not [N], group_id is no integer, a reward is not finite, or scale is neither "none"
+    nor "std".
     Source: GRPO (Shao et al. 2024, arXiv 2402.03300); without the division Dr. GRPO (Liu et al. 2025, arXiv 2503.20783).
     """
     if scale not in ("none", "std"):
@@ -73,7 +76,8 @@ def leave_one_out_advantages(rewards: Float[Tensor, "n"], group_id: Int[Tensor, 
     Why "the others": a baseline that contains r_i itself depends on the action and shrinks the expected gradient by (g-1)/g.
     Reduces to: g/(g-1) times group_relative_advantages with scale "none"; r_1 - r_2 and r_2 - r_1 in a group of two; exactly 0 in
     a group of equal rewards.
-    Raises: ValueError if shapes differ or are not [N], a reward is not finite, or a group has a single member (it has no others).
+    Raises: ValueError if shapes differ or are not [N], group_id is no integer, a reward is not finite, or a group has a single
+    member (it has no others).
     Source: RLOO (Kool et al. 2019; Ahmadian et al. 2024, arXiv 2402.14740).
     """
     r, group, size = _grouped(rewards, group_id)
@@ -116,7 +120,9 @@ def informative_groups(rewards: Float[Tensor, "n"], group_id: Int[Tensor, "n"]) 
     The kept prompts are no longer a sample of the prompts' own law: with success probability p and g samples a prompt stays with
     probability 1 - p^g - (1-p)^g, so prompts of middling difficulty are over-represented. The report says by how much.
     Reduces to: 0 < number correct < g for rewards 0 and 1; total_variation = dropped / (kept + dropped).
-    Raises: ValueError if shapes differ or are not [N], there is no reward, or a reward is not finite.
+    DAPO goes on sampling until a batch is full of such groups; leaving the others out, as here, gives smaller batches of the same
+    law of prompts.
+    Raises: ValueError if shapes differ or are not [N], there is no reward, group_id is no integer, or a reward is not finite.
     Source: dynamic sampling of DAPO (Yu et al. 2025, arXiv 2503.14476), section 3.2.
     """
     r, group, size = _grouped(rewards, group_id)

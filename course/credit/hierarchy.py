@@ -9,7 +9,7 @@ from torch import Tensor
 import torch
 
 from course.credit.returns import discounted_returns, next_action_values
-from course.credit.turns import action_sums
+from course.credit.turns import acting, action_sums
 from course.masks import boolean_mask, selected
 
 
@@ -92,10 +92,9 @@ def option_rewards(
     """
     if not 0 <= gamma <= 1:
         raise ValueError(f"gamma must lie in [0, 1]; got {gamma}")
-    ones = torch.ones_like(token_rewards)
-    lengths = action_sums(ones, turn, choices)
-    discounted = token_rewards * gamma ** _age(turn).to(token_rewards.dtype)
-    return action_sums(discounted, turn, choices, "token_rewards"), lengths
+    kept = selected(token_rewards, "token_rewards", acting(turn, choices))
+    discounted = kept * gamma ** _age(turn).to(kept.dtype)
+    return action_sums(discounted, turn, choices), action_sums(torch.ones_like(kept), turn, choices)
 
 
 def two_level_returns(
@@ -119,6 +118,9 @@ def two_level_returns(
     Raises: ValueError if shapes do not fit, or as the functions it calls.
     Source: hierarchical control with R_hi and R_lo, in options terms (Sutton, Precup and Singh 1999).
     """
+    if high_rewards.dim() != 2 or len(high_rewards) != len(turn):
+        got = f"{tuple(high_rewards.shape)} and {tuple(turn.shape)}"
+        raise ValueError(f"high_rewards must be [B,K], one per action, and turn [B,T]; got {got}")
     acts = turn >= 0
     choosing: Bool[Tensor, "batch time"] = boolean_mask(chooses, tuple(turn.shape), "chooses") & acts
     choices = high_rewards.shape[1]

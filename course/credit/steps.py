@@ -44,7 +44,7 @@ def process_advantages(
     response has no such step (its reward is not read); group_id [B], any integers; mask [B,T], 1 on actions; result [B,T].
     The steps must be marked and scored: outcome rewards are no substitute. Actions after the last step's end get 0.
     Reduces to: outcome_advantages of the group-relative advantages if every response is one step that ends at its last action.
-    Raises: ValueError if shapes do not fit, an end is not in -1..T-1, the reward of a step is not finite, or scale is unknown.
+    Raises: ValueError if shapes do not fit, an end is no integer in -1..T-1, the reward of a step is not finite, or scale is unknown.
     Source: GRPO (Shao et al. 2024, arXiv 2402.03300), section 4.1.3.
     """
     if step_rewards.dim() != 2 or step_rewards.shape != step_ends.shape or mask.dim() != 2:
@@ -53,6 +53,8 @@ def process_advantages(
     if tuple(group_id.shape) != tuple(mask.shape[:1]) or len(step_rewards) != len(mask):
         got = f"{tuple(group_id.shape)}, {tuple(step_rewards.shape)} and {tuple(mask.shape)}"
         raise ValueError(f"group_id must be [B], with step_rewards [B,K] and mask [B,T]; got {got}")
+    if step_ends.is_floating_point():
+        raise ValueError(f"step_ends must be positions, integers; got {step_ends.dtype}")
     time, present = mask.shape[1], step_ends >= 0
     if ((step_ends < -1) | (step_ends >= time)).any():
         low, high = int(step_ends.min()), int(step_ends.max())

@@ -99,6 +99,8 @@ def turn_advantages(
     that counts is not finite.
     Source: turn-level credit assignment for agents (Zeng et al. 2025, arXiv 2505.11821), as a reward-to-go.
     """
+    if turn_rewards.dim() != 2:
+        raise ValueError(f"turn_rewards must be [B,K], one per action; got {tuple(turn_rewards.shape)}")
     actions = turn_rewards.shape[1]
     counted = acting(turn, actions)
     present = present_actions(turn, actions)

@@ -74,11 +74,12 @@ def vtrace(
     if next_values is not None:
         cut = ~torch.isnan(next_values)
         following = torch.where(cut, checked(next_values.detach(), "next_values", cut, finite=True), following)
-    rho, pg_rho = _clipped(log_ratio, rho_bar), _clipped(log_ratio, pg_rho_bar)
-    if torch.isinf(rho).any() or torch.isinf(pg_rho).any():
-        raise ValueError(f"target_logp - behaviour_logp of {log_ratio.max().item()} is beyond exp; set rho_bar and pg_rho_bar")
+    rho, c, pg_rho = (_clipped(log_ratio, bound) for bound in (rho_bar, c_bar, pg_rho_bar))
+    if any(torch.isinf(ratio).any() for ratio in (rho, c, pg_rho)):
+        got = log_ratio.max().item()
+        raise ValueError(f"target_logp - behaviour_logp of {got} is beyond exp; set rho_bar, c_bar and pg_rho_bar")
     decay = torch.where(cut, 0.0, gamma) * lambda_
-    delta, pull = rho * (r + gamma * following - v), decay * _clipped(log_ratio, c_bar)
+    delta, pull = rho * (r + gamma * following - v), decay * c
     error, errors = torch.zeros_like(after), []
     for t in reversed(range(shape[1])):
         error = delta[:, t] + pull[:, t] * error

@@ -114,9 +114,13 @@ def browser(
     grants: Sequence[str] | None = None,
 ) -> World:  # fmt: skip
     """The world of one corpus. Every action costs one of `max_actions` calls; a search or a click also one of `requests`."""
+    if grammar not in ("compact", "json"):
+        raise ValueError(f"grammar must be 'compact' or 'json'; got {grammar!r}")
     pages = corpus() if pages is None else pages
     tools = _tools(pages)
     granted = tools if grants is None else grants
+    if unknown := sorted(set(granted) - set(tools)):
+        raise ValueError(f"grants must be of {', '.join(tools)}; got {', '.join(unknown)}")
     return World(
         name="browser",
         grammar={"compact": CompactGrammar, "json": JsonGrammar}[grammar](SCHEMAS),
@@ -142,8 +146,10 @@ def _status(state: State) -> str:
 
 def _start(task: AgentTask, seed: int) -> tuple[View, str]:
     """A task with quotes of an earlier episode is to be answered from those alone: they are shown, and the browser is closed."""
-    quotes = tuple(map(tuple, task.hidden.get("quotes", ())))
-    return View(task.hidden["site"], quotes=quotes, closed=bool(quotes)), " ".join(word for quote in quotes for word in quote)
+    site, quotes = task.hidden.get("site"), tuple(map(tuple, task.hidden.get("quotes", ())))
+    if type(site) is not int or site < 0:
+        raise ValueError(f"hidden of task {task.id} must name a site by its number, from 0 on; got {site!r}")
+    return View(site, quotes=quotes, closed=bool(quotes)), " ".join(word for quote in quotes for word in quote)
 
 
 def _tools(pages: Corpus) -> dict[str, Tool]:

@@ -95,8 +95,7 @@ def checklist(text: str | Mapping[str, Any]) -> tuple[Item, ...]:
     """The fourteen items over an export, in the order of CHECKLIST.
 
     met: all of it is recorded; missing: at least one part is not, and the first one is named, what is absent before what is there but
-    not enough; not applicable: declared so, with a
-    reason, where that is possible at all.
+    not enough; not applicable: declared so, with a reason, where that is possible at all.
     Raises: ValueError as read_export.
     Source: A 13.
     """
@@ -165,22 +164,20 @@ def _lacking(name: str, value: Any) -> str:
         return here
     for part in PARTS[name]:
         given = value.get(part)
-        empty = given is None or given == "" or (isinstance(given, (list, dict)) and not given)
+        empty = given is None or (isinstance(given, str) and not given.strip()) or (isinstance(given, (list, dict)) and not given)
         if part not in value or (empty and part not in MAY_BE_NULL.get(name, ())):
             return f"{here}.{part}"
-    if name == "runs" and not (_is_list(value["seeds"]) and len({json.dumps(seed) for seed in value["seeds"]}) >= 2):
-        return f"{here}.seeds"
-    if name == "runs" and not (
-        _is_list(value["interval"]) and len(value["interval"]) == 2 and all(map(_is_number, value["interval"]))
-    ):
-        return f"{here}.interval"
+    if name == "runs":
+        seeds = value["seeds"]
+        plain = isinstance(seeds, (list, tuple)) and all(isinstance(seed, (int, float, str)) for seed in seeds)
+        if not plain or len(set(seeds)) < 2:
+            return f"{here}.seeds"
+        ends = value["interval"]
+        if not isinstance(ends, (list, tuple)) or len(ends) != 2 or not all(map(_is_number, ends)):
+            return f"{here}.interval"
     if name == "evaluation" and value["blinded"] is not True:
         return f"{here}.blinded"
     return ""
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
 
 
 def _is_number(value: Any) -> bool:

@@ -19,8 +19,6 @@ import torch
 from course.masks import boolean_mask
 from course.models.attention import causal_attention
 
-ACTIVATIONS = {"relu": F.relu_, "silu": F.silu}  # relu in place: the gradient needs its result only
-
 
 @dataclass(frozen=True)
 class DecoderConfig:
@@ -45,8 +43,8 @@ class DecoderConfig:
                 raise ValueError(f"{name} must be a positive integer; got {getattr(self, name)!r}")
         if self.width % (2 * self.heads):
             raise ValueError(f"width must be an even number of units for each of {self.heads} heads; got {self.width}")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}; got {self.activation!r}")
+        if self.activation not in GATED:
+            raise ValueError(f"activation must be one of {', '.join(GATED)}; got {self.activation!r}")
         if not self.rope_theta > 0 or not self.norm_eps > 0:
             raise ValueError(f"rope_theta and norm_eps must be positive; got {self.rope_theta} and {self.norm_eps}")
         if type(self.tied) is not bool:
@@ -87,13 +85,38 @@ class UnitRms(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         normed, scale = ctx.saved_tensors
         along = (gradient * normed).mean(-1, keepdim=True)  # what would only change the length
-        return torch.addcmul(gradient, normed, along, value=-1) * scale, None
+        return torch.addcmul(gradient, normed, along, value=-1).mul_(scale), None
+
+
+class GatedRelu(torch.autograd.Function):
+    """relu(gate) * up, with a gradient that makes one tensor less than the written-out product's: a small model's time is in those."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        active = gate.relu()
+        ctx.save_for_backward(active, up)
+        return active * up
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        active, up = ctx.saved_tensors
+        through = gradient * up
+        torch.ops.aten.threshold_backward.grad_input(through, active, 0, grad_input=through)
+        return through, gradient * active
+
+
+def gated_silu(gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(gate) * up
+
+
+GATED = {"relu": GatedRelu.apply, "silu": gated_silu}
 
 
 class Block(nn.Module):
     def __init__(self, config: DecoderConfig):
         super().__init__()
-        self.heads, self.activation = config.heads, ACTIVATIONS[config.activation]
+        self.heads, self.gated = config.heads, GATED[config.activation]
         self.attention_norm = nn.RMSNorm(config.width, config.norm_eps)
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
         self.out = nn.Linear(config.width, config.width, bias=False)
@@ -111,7 +134,7 @@ class Block(nn.Module):
         pairs = F.linear(normed, weight_qk).view(batch, time, 2, self.heads, -1, 2).to(turn.dtype.to_real())
         v = F.linear(normed, weight_v).view(batch, time, self.heads, -1).transpose(1, 2)
         turned = torch.view_as_real(torch.view_as_complex(pairs) * turn).flatten(-2).to(v.dtype)
-        q, k = turned.permute(2, 0, 3, 1, 4)
+        q, k = turned.permute(2, 0, 3, 1, 4).contiguous()  # attention takes a quarter longer on strided ones
         if key_mask is None:
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
@@ -120,7 +143,7 @@ class Block(nn.Module):
         normed = UnitRms.apply(x, self.mlp_norm.eps)
         halves = (self.gate_up.weight * self.mlp_norm.weight).chunk(2)
         gate, up = (F.linear(normed, half) for half in halves)  # the halves of one product would not be contiguous
-        return x + self.down(self.activation(gate) * up)
+        return x + self.down(self.gated(gate, up))
 
 
 class Decoder(nn.Module):
@@ -276,7 +299,7 @@ def decoder_config(config: Mapping[str, Any]) -> DecoderConfig:
         "rope_type": (rope.get("rope_type", "default") if not config.get("rope_scaling") else config["rope_scaling"], "default"),
         "attention_bias": (config.get("attention_bias", False), False),
         "mlp_bias": (config.get("mlp_bias", False), False),
-        "hidden_act": (config.get("hidden_act", "silu") in ACTIVATIONS, True),
+        "hidden_act": (config.get("hidden_act", "silu") in GATED, True),
     }
     for name, (got, expected) in wanted.items():
         if got != expected:

@@ -1,4 +1,4 @@
-"""From one loss per token to one number: the only place where token losses are averaged."""
+"""From one loss per token, or per action, to one number: the division that the losses of policies, clones and critics share."""
 
 from typing import Literal
 
@@ -39,6 +39,8 @@ def aggregate(
         raise ValueError(f"token_loss must be [B,T]; got {tuple(token_loss.shape)}")
     counted = boolean_mask(mask, tuple(token_loss.shape))
     if how == "token":
-        return masked_mean(token_loss, counted) if denominator is None else masked_sum(token_loss, counted) / denominator
-    per_response, present = masked_mean(token_loss, counted, dim=1), counted.any(1)
+        if denominator is None:
+            return masked_mean(token_loss, counted, name="token_loss")
+        return masked_sum(token_loss, counted, name="token_loss") / denominator
+    per_response, present = masked_mean(token_loss, counted, dim=1, name="token_loss"), counted.any(1)
     return masked_mean(per_response, present) if denominator is None else masked_sum(per_response, present) / denominator

@@ -20,6 +20,8 @@ def _recorded(
     """The counted rows of q, their recorded actions and the mask, after the checks that all losses here share."""
     if q.dim() < 1 or q.shape[:-1] != action.shape:
         raise ValueError(f"{name} must be [..,V] and action [..]; got {tuple(q.shape)} and {tuple(action.shape)}")
+    if action.is_floating_point():
+        raise ValueError(f"action must be indices, integers; got {action.dtype}")
     counted = boolean_mask(mask, tuple(action.shape))
     rows, chosen = checked(q[counted], name), action[counted].long()
     if ((chosen < 0) | (chosen >= q.shape[-1])).any():
@@ -211,7 +213,8 @@ def awac_weight(
     Shapes and units: q, the recorded action's value, and value [any one shape] in reward units; beta per reward unit; result a
     constant (no gradient). The cap keeps one transition from outweighing a batch.
     Reduces to: 1 for beta 0 or q = V.
-    Raises: ValueError if shapes differ, an entry is not finite, beta is negative, or cap is not above 0.
+    Raises: ValueError if shapes differ, an entry is not finite, beta is negative, cap is not above 0, or a weight without a cap
+    exceeds the dtype.
     Source: Nair et al. 2020 (arXiv 2006.09359, AWAC).
     """
     if not (beta >= 0 and math.isfinite(beta)):
@@ -221,7 +224,10 @@ def awac_weight(
     if q.shape != value.shape:
         raise ValueError(f"q and value must have one shape; got {tuple(q.shape)} and {tuple(value.shape)}")
     advantage = checked(q, "q", finite=True) - checked(value, "value", finite=True)
-    return (beta * advantage).exp().clamp(max=cap).detach()
+    weight = (beta * advantage).exp().clamp(max=cap).detach()
+    if torch.isinf(weight).any():
+        raise ValueError(f"beta * (q - value) of {(beta * advantage).max().item()} is beyond exp; set cap")
+    return weight
 
 
 def awac_loss(

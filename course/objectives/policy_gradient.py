@@ -126,7 +126,8 @@ def clip_report(
     clipped.
     Why by type: one type of action may have moved tenfold while the mean KL, over a hundred times as many tokens, stays small.
     Reduces to: clip_fraction 0 and all ratios 1 right after sampling.
-    Raises: ValueError if shapes differ, the mask is not 0/1, clip_eps is not above 0, or a counted entry is not finite.
+    Raises: ValueError if shapes differ, the mask is not 0/1, action_type is no integer, clip_eps is not above 0, or a counted entry
+    is not finite.
     Source: the clip fraction of PPO implementations, with the sign of the advantage; a common fault: counting without it.
     """
     if not clip_eps > 0:
@@ -134,6 +135,8 @@ def clip_report(
     counted = boolean_mask(action_mask, tuple(logp_new.shape), "action_mask")
     if action_type.shape != counted.shape:
         raise ValueError(f"action_type must have the mask's shape {tuple(counted.shape)}; got {tuple(action_type.shape)}")
+    if action_type.is_floating_point():
+        raise ValueError(f"action_type must be integers; got {action_type.dtype}")
     with torch.no_grad():
         new, old, a = (
             selected(x, name, counted)[counted]

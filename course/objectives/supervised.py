@@ -6,7 +6,8 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 import torch
 
-from course.masks import boolean_mask, masked_mean, masked_sum
+from course.masks import boolean_mask, masked_sum
+from course.objectives.aggregation import aggregate
 from course.prob import token_logprobs
 
 
@@ -46,12 +47,10 @@ def sft_loss(
         )
     counted = boolean_mask(mask, tuple(tokens.shape))[:, 1:]
     # Selected before scoring and again after it: what an uncounted position holds never enters an operation that could spread it.
-    scoring = torch.nn.functional.pad(counted, (0, 1))
-    wanted = torch.nn.functional.pad(counted, (1, 0))
-    logp = token_logprobs(torch.where(scoring[..., None], logits, 0.0), torch.where(wanted, tokens, 0))
+    if not counted.all():
+        scoring, wanted = torch.nn.functional.pad(counted, (0, 1)), torch.nn.functional.pad(counted, (1, 0))
+        logits, tokens = torch.where(scoring[..., None], logits, 0.0), torch.where(wanted, tokens, 0)
+    logp = token_logprobs(logits, tokens)
     if normalize == "sum":
         return -masked_sum(logp, counted)
-    if normalize == "token":
-        return -masked_mean(logp, counted) if denominator is None else -masked_sum(logp, counted) / denominator
-    per_record, present = masked_mean(logp, counted, dim=1), counted.any(1)
-    return -masked_mean(per_record, present) if denominator is None else -masked_sum(per_record, present) / denominator
+    return -aggregate(logp, counted, how="token" if normalize == "token" else "response", denominator=denominator)

@@ -7,7 +7,8 @@ from torch import Tensor
 import torch
 
 from course.credit.turns import acting, action_sums, present_actions, trajectory_mask
-from course.masks import masked_mean, masked_sum, selected
+from course.masks import selected
+from course.objectives.aggregation import aggregate
 from course.objectives.policy_gradient import clipped_token_loss
 from course.objectives.supervised import sft_loss
 
@@ -63,8 +64,10 @@ def action_credit_loss(
         raise ValueError(f'credit must be "token" or "macro"; got {credit!r}')
     if how not in ("sum", "mean"):
         raise ValueError(f'how must be "sum" or "mean"; got {how!r}')
-    if denominator is not None and not 0 < denominator < float("inf"):
-        raise ValueError(f"denominator must be a positive number; got {denominator}")
+    if not clip_eps > 0:
+        raise ValueError(f"clip_eps must be above 0; got {clip_eps}")
+    if advantage.dim() != 2:
+        raise ValueError(f"advantage must be [B,K], one per action; got {tuple(advantage.shape)}")
     actions = advantage.shape[1]
     counted = acting(turn, actions)
     present = present_actions(turn, actions)
@@ -78,4 +81,4 @@ def action_credit_loss(
         per_action = action_sums(each, turn, actions)
         if how == "mean":
             per_action = per_action / action_sums(torch.ones_like(each), turn, actions).clamp(min=1)
-    return masked_mean(per_action, present) if denominator is None else masked_sum(per_action, present) / denominator
+    return aggregate(per_action, present, how="token", denominator=denominator)

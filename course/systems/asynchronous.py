@@ -109,10 +109,13 @@ def learn(
     seconds; a VirtualWorkers brings its own.
     Reduces to: synchronous GRPO on the same groups for mode "synchronous", whose weights are 1 up to rounding and whose lags are 0;
     that mode is a function of its seeds. What the asynchronous one trains on depends on who finished when.
-    Raises: ValueError if a shard has not the rows of a group; what the engine raises. Groups that were shown to `seen` are not lost.
+    Raises: ValueError if a shard has not the rows of a group, for a mode that is none of Mode, or a task of a stratum without a quota:
+    no batch would ever have it; what the engine raises. Groups that were shown to `seen` are not lost.
     Source: IMPALA's decoupled actors; truncated importance weights with a proximal policy (decoupled PPO).
     """
     size = config.group_size
+    if mode not in get_args(Mode):
+        raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}; got {mode!r}")
     if engine.workload.rows != size:
         raise ValueError(f"rows of the workload must be those of a group, {size}; got {engine.workload.rows}")
     versions = {engine.publish(learner["actor"], temperature): learner.step}
@@ -124,8 +127,11 @@ def learn(
     def start() -> None:
         nonlocal asked, playing
         task = ask(asked)
+        kind = stratum(task)
+        if kind not in schedule.quotas:
+            raise ValueError(f"stratum must give one of the quotas' strata, {', '.join(schedule.quotas)}; got {kind!r}")
         engine.start(Shard(asked, dict(enumerate(plays_of([task], size, seed, asked * size)))))
-        sampled[asked] = (stratum(task), clock() - began)
+        sampled[asked] = (kind, clock() - began)
         asked, playing = asked + 1, playing + 1
 
     for step in range(learner.step, learner.step + steps):

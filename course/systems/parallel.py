@@ -146,8 +146,10 @@ def run_ranks(
     """task(rank, world, *arguments) in `world` processes that form a group; returns what each gave, by rank.
 
     task: a function of a module. timeout: seconds that a rank waits for the others in a collective; limit: for everything.
-    Raises: LostRank, with the words of the first rank that failed, as soon as one has; the others are ended.
+    Raises: ValueError for a world without ranks; LostRank, with the words of the first rank that failed, as soon as one has; the others are ended.
     """
+    if world < 1:
+        raise ValueError(f"world must be at least 1 rank; got {world}")
     made = context()
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [], []

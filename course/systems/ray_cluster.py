@@ -84,7 +84,7 @@ class RayActors(Pool):
         for reference in ready:
             try:
                 found.append(self._ray.get(reference))
-            except self._ray.exceptions.RayActorError:
+            except self._ray.exceptions.RayError:
                 pass  # dead before it had started
         return found
 
@@ -102,7 +102,7 @@ class RayActors(Pool):
                 place, task = self._tasks.pop(reference)
                 try:
                     said = self._ray.get(reference)
-                except self._ray.exceptions.RayActorError as error:
+                except self._ray.exceptions.RayError as error:  # the actor, its machine's memory or disk, or its answer is gone
                     if problem := self._replace(place, task, str(error).partition("\n")[0]):
                         raise problem from None
                     continue

@@ -280,7 +280,7 @@ class RewardService:
             try:
                 self.desk.answer(send.record, FeedbackEvent.from_json(what))
                 return
-            except StaleReward as error:
+            except (ValueError, KeyError, TypeError) as error:  # stale, or no event at all
                 reason = str(error)
                 self.stale.append(reason)
         self.desk.fail(send.record, send.attempt, reason, time.monotonic())

@@ -55,12 +55,14 @@ def train_router(
         maximise E[r - price],   gradient = mean of (net_i - mean of the other nets) grad log pi(route_i | task_i)
 
     reward: stored outcomes of each route at each task, of which a step draws one. No outcome of a route not taken is looked at.
-    Raises: ValueError if shapes differ or a reward or price is not finite.
+    Raises: ValueError if shapes differ, a reward or price is not finite, or batch is below 2: one outcome has no others to compare with.
     Source: REINFORCE (Williams 1992) with a leave-one-out baseline; the routed products of GPT-5's system card.
     """
     if reward.shape[:2] != (len(features), len(price)):
         got = (tuple(features.shape), tuple(reward.shape), tuple(price.shape))
         raise ValueError(f"features, reward and price must be [N,F], [N,R,S] and [R]; got {got}")
+    if batch < 2:
+        raise ValueError(f"batch must be at least 2; got {batch}")
     net_of = checked(reward, "reward", finite=True) - checked(price, "price", finite=True)[:, None]
     weight = torch.zeros(features.shape[1], len(price), dtype=features.dtype, requires_grad=True)
     optimiser = torch.optim.Adam([weight], lr=lr)
@@ -120,8 +122,12 @@ def split_improvement(before: RouterReport, after: RouterReport, route: str) -> 
         policy = after.fixed[route] - before.fixed[route]        router = after.learned - after.fixed[route]
 
     The same route on both sides: a product can improve through its runtime while its policy is unchanged.
+    Raises: ValueError if one of the reports has no such route.
     Source: policy evaluation with a fixed runtime against the full product.
     """
+    for name, report in (("before", before), ("after", after)):
+        if route not in report.fixed:
+            raise ValueError(f"route must be one of {', '.join(report.fixed)} of {name}; got {route!r}")
     policy, routed = after.fixed[route] - before.fixed[route], after.learned - after.fixed[route]
     return {"policy": policy, "router": routed, "total": policy + routed}
 

@@ -154,7 +154,7 @@ class _Folder:
             self.ledger.append(entry.round)
         except OSError as error:
             raise OSError(
-                error.errno,
+                error.errno or errno.EIO,  # SQLite's have no number
                 f"round {done - 1} is not committed ({error}): its records are kept; mend that and go on, it is made again",
             ) from error
         self.recorded += len(entry.round.trajectory)

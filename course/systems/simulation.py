@@ -57,6 +57,18 @@ class Jobs:
     wait: np.ndarray  # [N]
     turns: np.ndarray  # [N]
 
+    def __post_init__(self) -> None:
+        parts = {name: getattr(self, name) for name in ("stratum", "compute", "wait", "turns")}
+        if len({part.shape for part in parts.values()}) > 1 or self.stratum.ndim != 1:
+            raise ValueError(
+                f"stratum, compute, wait and turns must have one length; got {', '.join(str(p.shape) for p in parts.values())}"
+            )
+        for name, low in (("stratum", 0), ("compute", 0), ("wait", 0), ("turns", 1)):
+            if not (np.isfinite(parts[name]).all() and (parts[name] >= low).all()):
+                raise ValueError(f"{name} must be finite and at least {low}; got {parts[name].min()}")
+        if len(self) and self.stratum.max() >= len(self.names):
+            raise ValueError(f"stratum must be places in names, {len(self.names)} of them; got {self.stratum.max()}")
+
     def __len__(self) -> int:
         return len(self.stratum)
 

@@ -19,7 +19,7 @@ from course.objectives.kl import kl_token_estimate
 from course.objectives.policy_gradient import clipped_token_loss, saturated
 from course.rollout.collect import Sampling, collect
 from course.tasks.records import Batch
-from course.training.learner import Learner
+from course.training.learner import Learner, check_config
 from course.training.roles import check_reference, judged, reference_logprobs
 
 
@@ -31,7 +31,7 @@ class GrpoConfig:
     estimator: Literal["k1", "k2", "k3", "k3_corrected"] = "k3"
     clip_low: float = 0.2
     clip_high: float = 0.2  # DAPO: 0.28
-    dynamic_sampling: bool = False  # leave out groups whose responses all earned the same
+    dynamic_sampling: bool = False  # leave out groups whose responses all earned the same; DAPO also draws others in their place
     overlong_buffer: int | None = None  # tokens before the limit from which on length costs reward
     overlong_weight: float = 1.0
     epochs: int = 1
@@ -44,6 +44,14 @@ class GrpoConfig:
             raise ValueError(
                 f"group_size must be at least 2: one response has nothing to be compared with; got {self.group_size}"
             )
+        if self.how not in ("token", "response"):
+            raise ValueError(f'how must be "token" or "response"; got {self.how!r}')
+        check_config(
+            self,
+            counts=("epochs", "minibatches", "micro_batches", "overlong_buffer"),
+            weights=("beta", "overlong_weight"),
+            bounds=("clip_low", "clip_high", "clip_norm"),
+        )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import copy
 import json
 import os
 from pathlib import Path
-from typing import Iterable, Mapping
+from typing import Any, Iterable, Mapping, Sequence
 
 from jaxtyping import Float
 from safetensors import safe_open
@@ -60,7 +60,12 @@ class Learner:
             loss.backward()
 
     def apply(self, *, factor: float = 1.0, clip: float = 1.0) -> float:
-        """The other half: clip the gradient, move. Returns its norm before clipping."""
+        """The other half: clip the gradient, move. Returns its norm before clipping.
+
+        Raises: ValueError if clip is not above 0 or factor is negative (both would move up the loss), or the gradient is not finite.
+        """
+        if not clip > 0 or not factor >= 0:
+            raise ValueError(f"clip must be above 0 and factor at least 0; got {clip} and {factor}")
         norm = float(nn.utils.clip_grad_norm_(self.parameters, clip))
         if not norm < float("inf"):
             raise ValueError(f"the loss must have a finite gradient; got a gradient of norm {norm} in step {self.step}")
@@ -128,6 +133,8 @@ def learner_of(model: nn.Module, lr: float, learner: Learner | None) -> Learner:
     """A fresh learner of one model, or the one that a resumed run goes on with, after checking that it trains this model."""
     if learner is None:
         return Learner({"model": model}, lr=lr)
+    if not lr > 0:
+        raise ValueError(f"lr must be positive; got {lr}")
     if learner["model"] is not model:
         raise ValueError('learner must train this very model as its "model"; got a learner of another one')
     learner.lr = lr
@@ -138,6 +145,26 @@ def _fitting(tensors: Mapping[str, Tensor], name: str, like: Tensor) -> None:
     if name not in tensors or tensors[name].shape != like.shape:
         got = "nothing" if name not in tensors else tuple(tensors[name].shape)
         raise ValueError(f"path must be a checkpoint of this learner; {name} should have shape {tuple(like.shape)}, got {got}")
+
+
+def check_config(
+    config: Any, *, counts: Sequence[str] = (), weights: Sequence[str] = (), bounds: Sequence[str] = (), rates: Sequence[str] = ()
+) -> None:
+    """Refuse a configuration with a field out of its range, by name: a negative weight trains the other way and says nothing.
+
+    counts: at least 1. weights: finite, at least 0. bounds: above 0, infinite for none. rates: in [0, 1]. None is no number to check.
+    """
+    ranges = (
+        (counts, lambda x: x >= 1, "at least 1"),
+        (weights, lambda x: 0 <= x < float("inf"), "finite and at least 0"),
+        (bounds, lambda x: x > 0, "above 0"),
+        (rates, lambda x: 0 <= x <= 1, "in [0, 1]"),
+    )
+    for names, fits, words in ranges:
+        for name in names:
+            value = getattr(config, name)
+            if value is not None and not fits(value):
+                raise ValueError(f"{name} must be {words}; got {value}")
 
 
 def step_seed(seed: int, step: int) -> int:

@@ -6,17 +6,17 @@ after it, from a slowly moving copy, and nothing behind the last token. What the
 
 import copy
 from dataclasses import dataclass
-from typing import Iterator, Literal
+from typing import Callable, Iterator, Literal
 
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 import torch
-import torch.nn.functional as F
 
+from course.credit.returns import next_action_values
 from course.masks import masked_mean
 from course.objectives.offline import cql_penalty, expectile_loss, td_loss, td_target, value_guided_logits
 from course.tasks.records import Batch
-from course.training.learner import Learner, move_average
+from course.training.learner import Learner, check_config, move_average
 
 
 class TokenValues(nn.Module):
@@ -67,6 +67,19 @@ class OfflineConfig:
     def __post_init__(self) -> None:
         if self.method not in ("q", "cql", "ilql"):
             raise ValueError(f'method must be "q", "cql" or "ilql"; got {self.method!r}')
+        check_config(
+            self, counts=("batch_size",), weights=("penalty",), bounds=("clip_norm",), rates=("gamma", "tau", "target_decay")
+        )
+
+
+@dataclass(frozen=True)
+class OfflineOperators:
+    """The mathematics of a step. Names and arguments are those of objectives.offline."""
+
+    target: Callable  # td_target
+    td_loss: Callable
+    value_loss: Callable  # expectile_loss
+    penalty: Callable  # cql_penalty
 
 
 @dataclass(frozen=True)
@@ -89,12 +102,16 @@ def offline_q(
     config: OfflineConfig,
     steps: int,
     seed: int,
+    operators: OfflineOperators | None = None,
 ) -> Iterator[OfflineStep]:
     """Train learner["values"] (TokenValues) towards learner["target"], its slow copy, on logged responses with one final reward each.
 
+    The reward stands on a row's last action. A logged dialogue is one row: what stands between two actions takes no time, and the value
+    behind an action is that before the next one. operators: None takes the package's own.
     The target must be a module of the learner with requires_grad off, as value_learner makes it, so that a resumed run goes on exactly.
     """
     values, target = learner["values"], learner["target"]
+    use = operators or OfflineOperators(td_target, td_loss, expectile_loss, cql_penalty)
     if rewards.shape != (len(log),) or not torch.isfinite(rewards).all():
         raise ValueError(f"rewards must be one finite number for each of {len(log)} responses; got {tuple(rewards.shape)}")
     for step in range(learner.step, steps):
@@ -102,20 +119,21 @@ def offline_q(
         rows = torch.randint(len(log), (config.batch_size,), generator=generator).to(log.tokens.device)
         batch, last_reward = log[rows], rewards[rows]
         actions = batch.action_mask[:, 1:]
-        ends = actions & ~F.pad(actions, (0, 1))[:, 1:]
+        ends = actions & (actions.flip(1).cumsum(1).flip(1) == 1)
         taken = batch.tokens[:, 1:, None]
         learner.train()
         q, v = (x[:, :-1] for x in values(batch.tokens, batch.attention_mask))
         with torch.no_grad():
             slow_q, slow_v = target(batch.tokens, batch.attention_mask)
             after = slow_v if config.method == "ilql" else slow_q.max(-1).values  # of the state behind each token
-            goal = td_target(torch.where(ends, last_reward[:, None], 0.0), after[:, 1:], ends, config.gamma)
-        td = td_loss(q, batch.tokens[:, 1:], goal, actions)
-        conservative = cql_penalty(q, batch.tokens[:, 1:], actions)
+            following = torch.where(ends, after[:, 1:], next_action_values(after[:, :-1], actions))
+            goal = use.target(torch.where(ends, last_reward[:, None], 0.0), following, ends, config.gamma)
+        td = use.td_loss(q, batch.tokens[:, 1:], goal, actions)
+        conservative = use.penalty(q, batch.tokens[:, 1:], actions)
         loss = td
         expectile = torch.zeros(())
         if config.method == "ilql":
-            expectile = expectile_loss(slow_q[:, :-1].gather(-1, taken)[..., 0] - v, config.tau, actions)
+            expectile = use.value_loss(slow_q[:, :-1].gather(-1, taken)[..., 0] - v, config.tau, actions)
             loss = loss + expectile
         if config.method != "q":
             loss = loss + config.penalty * conservative

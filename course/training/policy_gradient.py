@@ -16,7 +16,7 @@ import torch
 from course.models.score import evaluating, score
 from course.rollout.collect import Sampling, collect
 from course.tasks.records import Batch
-from course.training.learner import Learner
+from course.training.learner import Learner, check_config
 from course.training.roles import check_reference, judged, reference_logprobs
 
 
@@ -29,6 +29,9 @@ class PolicyGradientConfig:
     )
     critic_weight: float = 0.5
     clip_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_config(self, counts=("group_size", "minibatches"), weights=("beta", "critic_weight"), bounds=("clip_norm",))
 
 
 @dataclass(frozen=True)

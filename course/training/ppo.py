@@ -18,7 +18,7 @@ from course.objectives.value import clipped_critic_loss
 from course.prob import token_logprobs
 from course.rollout.collect import Sampling, collect
 from course.tasks.records import Batch
-from course.training.learner import Learner
+from course.training.learner import Learner, check_config
 from course.training.roles import check_reference, judged, reference_logprobs
 
 
@@ -39,6 +39,15 @@ class PpoConfig:
     warmup: int = 0  # steps over which the learning rate rises
     clip_norm: float = 1.0
 
+    def __post_init__(self) -> None:
+        check_config(
+            self,
+            counts=("epochs", "minibatches", "micro_batches"),
+            weights=("beta", "critic_weight", "entropy_weight", "rehearsal_weight", "rehearsal_rows", "warmup"),
+            bounds=("clip_eps", "value_clip", "clip_norm"),
+            rates=("gamma", "gae_lambda"),
+        )
+
 
 @dataclass(frozen=True)
 class PpoOperators:
@@ -58,7 +67,7 @@ class PpoStep:
     step: int
     reward: float  # mean judged reward of the responses, before any KL price
     kl: float  # mean over responses of log pi - log pi_ref, summed over the tokens (nats)
-    entropy: float  # mean -log pi of the sampled tokens: an unbiased estimate (nats per token)
+    entropy: float  # mean -log pi of the sampled tokens, at the sampling temperature: an estimate (nats per token)
     length: float  # response tokens
     actor_loss: float  # first optimiser step
     critic_loss: float

@@ -38,6 +38,9 @@ def sft(
     Rows are drawn with replacement from the seed. The caller decides, after each yielded step, whether to look, plot or stop.
     learner: what a resumed run goes on with; it must train `model`, and its own learning rate is replaced by lr.
     """
+    if batch_size < 1 or not len(demonstrations):
+        got = f"{batch_size} and {len(demonstrations)} rows"
+        raise ValueError(f"batch_size must be at least 1 and demonstrations not empty; got {got}")
     generator = torch.Generator().manual_seed(seed)
     data = demonstrations.to(device)
     learner = learner_of(model, lr, learner)

@@ -21,20 +21,38 @@ from course.figures.overview import round_map
 round_map()
 
 # %% [markdown]
-# | level | stage of the round | you implement |
-# |---|---|---|
-# | **0 Probability and masks** | rollout: what did the policy choose, and how likely was it | log-probabilities, KL, attention and action masks, the SFT loss |
-# | **1 Preference modelling** | feedback: from choices to a number | reward-model losses, splits, calibration, queries, DPO |
-# | **2 Bandit RLHF** | credit and update | returns, GAE, PPO, GRPO; hacking a reward and noticing it |
-# | **3 Selection versus optimisation** | search at equal compute | best-of-N, pass@k, consensus, proof search |
-# | **4 Tool environments** | rollout over several turns | actions, authorisation, replay, RL with tools |
-# | **5 Multi-source rewards and attacks** | feedback under attack | reward vectors, gates, rules, diffs, canaries, citations; what a policy exploits and how it is closed |
-# | **6 Distributed long-horizon systems** | the round as a system | V-trace, staleness, fair batches, stamps, gates, ledgers, budgets; which cause it was |
-# | **7 Reading frontier reports adversarially** | accounting for claims | numbers with their conditions, what words say, lore, evidence tables, an audit of a report and of your own run |
+# | level | stage of the round | you implement | hours |
+# |---|---|---|---|
+# | **0 Probability and masks** | rollout: what did the policy choose, and how likely was it | log-probabilities, KL, attention and action masks, the SFT loss | 5 |
+# | **1 Preference modelling** | feedback: from choices to a number | reward-model losses, splits, calibration, queries, DPO | 6 |
+# | **2 Bandit RLHF** | credit and update | returns, GAE, PPO, GRPO; hacking a reward and noticing it | 9 |
+# | **3 Selection versus optimisation** | search at equal compute | best-of-N, pass@k, consensus, proof search | 5 |
+# | **4 Tool environments** | rollout over several turns | actions, authorisation, replay, RL with tools | 9 |
+# | **5 Multi-source rewards and attacks** | feedback under attack | reward vectors, gates, rules, diffs, canaries, citations; what a policy exploits and how it is closed | 8 |
+# | **6 Distributed long-horizon systems** | the round as a system | V-trace, staleness, fair batches, stamps, gates, ledgers, budgets; which cause it was | 9 |
+# | **7 Reading frontier reports adversarially** | accounting for claims | numbers with their conditions, what words say, lore, evidence tables, an audit of a report and of your own run | 5 |
 #
 # Beside a lab lie **cases**, systems of the field rebuilt in small
 # from the package's own parts, to read and run: `level2/case_instructgpt.ipynb`, `level2/case_rlaif.ipynb`, `level3/case_alphaproof.ipynb`,
 # `level4/case_webgpt.ipynb`, `level5/case_codex1.ipynb`, `level5/case_constitutional.ipynb`, `level6/case_playhouse.ipynb`.
+
+# %%
+import json
+from pathlib import Path
+
+from course.figures import say
+
+recorded = {path.parent.name: json.loads(path.read_text()) for path in sorted(Path("..").glob("level*/measured.json"))}
+say("Hours are yours. How long the whole notebook takes to execute, experiments included:")
+say(
+    "| level | lab | cases |\n|---|---|---|\n"
+    + "\n".join(
+        f"| {folder.removeprefix('level')} | {found['notebooks']['lab']['seconds']} s | "
+        + ", ".join(f"{n.removeprefix('case_')} {row['seconds']} s" for n, row in found["notebooks"].items() if n != "lab")
+        + " |"
+        for folder, found in recorded.items()
+    )
+)
 
 # %% [markdown]
 # ## Where you stand

@@ -103,7 +103,7 @@ def one_by_one(decoder: Decoder, ids: torch.Tensor, head_from: int = 0) -> torch
             scores = torch.bmm(rotate(q, cos[t], sin[t]), torch.cat(keys, 1).transpose(1, 2)) / q.shape[-1] ** 0.5
             x = x + block.out(torch.bmm(scores.softmax(-1), torch.cat(values, 1)).view(1, -1))
             gate, up = block.gate_up(block.mlp_norm(x)).chunk(2, -1)
-            x = x + block.down(block.activation(gate) * up)
+            x = x + block.down(block.gated(gate, up))
         if t >= head_from:
             logits.append(decoder.head(decoder.norm(x)))
     return torch.cat(logits)

@@ -1,6 +1,8 @@
 """A hack is priced by the diff, the arms differ in nothing but their reward, and one step trains the policy alone."""
 
 import copy
+import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -74,3 +76,23 @@ def test_one_step_trains_a_copy_and_the_measurement_is_a_function_of_its_seeds(s
 def test_an_outcome_holds_shares():
     with pytest.raises(ValueError, match="believed must be a share; got 1.5"):
         case.Outcome(0, "clone", 1.5, 0.5, 0.0, 1.0, 1.0, 3.0)
+
+
+def test_the_recorded_seeds_say_what_the_text_says():
+    """A policy paid by its own tests is believed more than it is right; a price below what tests earn changes little, one above ends it."""
+    path = Path(__file__).resolve().parents[2] / "solutions" / "level5" / "case_codex1.json"
+    rows = [case.Outcome(**row) for row in json.loads(path.read_text())["outcomes"]]
+    found = {(row.seed, row.arm): row for row in rows}
+    seeds = {row.seed for row in rows}
+    assert (
+        len(seeds) >= 3
+        and set(found) == {(seed, arm) for seed in seeds for arm in ("clone", *case.ARMS)}
+        and len(found) == len(rows)
+    )
+    cheap, dear = (f"own tests, a hack costs {price:g}" for price in case.PRICES)
+    for seed in seeds:
+        own, hidden = found[seed, "own tests"], found[seed, "hidden tests, all terms"]
+        assert own.believed - own.true > 0.2 and own.hacked > 0.3 and found[seed, cheap].hacked > 0.3, seed
+        assert found[seed, dear].hacked < 0.05 and hidden.hacked < 0.05 and hidden.true > own.true, seed
+        assert hidden.believed == pytest.approx(hidden.true, abs=0.02), seed
+        assert hidden.reported > found[seed, "hidden tests alone"].reported, seed

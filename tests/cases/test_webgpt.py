@@ -193,7 +193,7 @@ def test_the_table_has_everybody_on_the_same_questions(start):
 
 
 def test_the_recorded_seeds_have_everybody_and_selection_raises_the_score():
-    """If the reward model chose at random, each of the signs below would be a coin: below 1 in 1000 for all of them together."""
+    """Selection raises the score that it selects by. If PPO did nothing, its sign would be a coin: all five alike is 1 in 32 files."""
     path = Path(__file__).resolve().parents[2] / "solutions" / "level4" / "case_webgpt.json"
     recorded = json.loads(path.read_text())
     assert recorded["settings"] == asdict(case.Recipe())

@@ -12,6 +12,7 @@ from course.cli import app
 from course.evidence.cards import SILENT, STATUSES, Card, label_counts, load_cards, page, read_card
 from course.evidence.claims import FIELDS, Claim, EvidenceTable
 from course.evidence.lint import strong_words
+from course.language.stamp import digest
 
 ROOT = Path(__file__).resolve().parents[2]
 CARDS = load_cards()
@@ -28,6 +29,12 @@ def test_every_system_has_one_card():
     assert len(CARDS) == 56
     assert [sum(card.source.startswith(source) for card in CARDS) for source in "ABC"] == [31, 18, 7]
     assert [card.level for card in CARDS if card.source.startswith("A 3")] == [2, 3, 2, 3, 5, 3, 5, 4, 5, 4, 5, 6, 7]
+
+
+def test_the_rows_are_those_of_the_contract():
+    """Names, levels, sources and what must work, as the project's list of systems had them (shared/systems.toml), by their digest."""
+    rows = sorted([card.name, card.level, card.source, card.works] for card in CARDS)
+    assert digest(rows) == "426909e43ff013cd9bb90222eae52b284fea6d6342dd6c7dd9e0aaca9a64acb1"
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)

@@ -118,8 +118,11 @@ def test_arguments():
             aggregate(x, x, how="token", denominator=bad)
     with pytest.raises(ValueError, match="mask"):
         aggregate(x, x * 2, how="token")
-    with pytest.raises(ValueError, match="x must be"):
-        aggregate(x * NAN, x, how="response")
+    for how in ("token", "response"):
+        with pytest.raises(ValueError, match="token_loss must be finite or -inf"):
+            aggregate(x * NAN, x, how=how)
+        with pytest.raises(ValueError, match="token_loss must be finite or -inf"):
+            aggregate(x * NAN, x, how=how, denominator=2)
     with pytest.raises(REFUSED):
         aggregate(x, torch.ones(2, 3), how="token")
     with pytest.raises(ValueError, match="token_loss must be"):

@@ -163,20 +163,60 @@ def test_the_frontier_has_five_seeds_all_methods_and_honest_columns(frontier):
 
 
 def test_ppo_is_compared_at_equal_sampled_tokens(frontier):
-    """Within one step of 128 responses, which is not divided."""
+    """Within one step of 128 responses, which is not divided; a trained policy's are up to twice as long as at the start."""
     for size, rows in frontier["tables"].items():
         by_name = {row["method"]: row for row in rows}
         step = by_name["best-of-1"]["sampled"]
-        assert abs(by_name["ppo"]["sampled"] - by_name[f"best-of-{size}"]["sampled"]) < 3 * step
+        assert abs(by_name["ppo"]["sampled"] - by_name[f"best-of-{size}"]["sampled"]) < 2 * step
 
 
 def test_selection_raises_its_score_with_n_and_gold_with_it_at_first(frontier):
-    """If selection by the reward did nothing, each of ten signs would be a coin: below 1 in 1000."""
+    """If selection by the reward did nothing for gold, best-of-1 would be the least of three alike in one seed of three: all five
+    times happens in 1 of 243 such files. That the score rises with n says nothing: it is what is selected by.
+    """
     for outcome in frontier["outcomes"]:
         rows = {row["method"]: row for row in outcome["rows"]["64"]}
         scores = [rows[f"best-of-{n}"]["score"] for n in (1, 4, 16, 64)]
         assert scores == sorted(scores)
         assert rows["best-of-4"]["gold"] > rows["best-of-1"]["gold"] and rows["best-of-16"]["gold"] > rows["best-of-1"]["gold"]
+
+
+FRONTIER = """
+import json, torch
+torch.set_num_threads(1)
+from course.evidence.measure import operators
+from course.search import frontier_study as study
+from course.search.best_of import expected_best_of_n
+from course.training.bandit import prepare
+from course.training.learner import Learner
+from course.training.ppo import PpoConfig, ppo
+from course.tasks import reviews
+bandit = prepare(1)
+asked = reviews.prompts(study.PROMPTS, 900_000 + 1)
+pool = study.draw_pool(bandit.policy, asked, max(study.SIZES), reward=bandit.reward, sampling=bandit.sampling, seed=1)
+curve = {name: [sum(float(expected_best_of_n(s, g, n)) for s, g in zip(pool.score, getattr(pool, name))) / study.PROMPTS
+                for n in (1, 2, 4, 8, 16, 32, 64)] for name in ("score", "gold")}
+learner = Learner({"actor": bandit.actor(), "critic": bandit.critic()}, lr=study.LR)
+steps = ppo(learner, bandit.policy, bandit.reward, bandit.prompts(bandit.prompts_per_step), operators=operators(),
+            config=PpoConfig(beta=study.BETA), sampling=bandit.sampling, steps=100, seed=1)
+first = next(study._matched(learner, steps, pool, asked, bandit, (4,), lambda step: None))
+ppo_row = {"score": float(first.pool.score.double().mean()), "gold": float(first.pool.gold.double().mean()),
+           "trained": float(first.trained), "judged": float(first.judged)}
+print(json.dumps([curve, ppo_row]))
+"""
+
+
+def test_one_seed_of_the_frontier_is_measured_again(frontier):
+    """Seed 1's whole pool, and PPO up to the tokens of best-of-4, in a fresh process: equal bits on the recorded machine."""
+    said = subprocess.run([sys.executable, "-c", FRONTIER], capture_output=True, text=True, check=True)
+    curve, ppo_row = json.loads(said.stdout)
+    recorded = next(o for o in frontier["outcomes"] if o["seed"] == 1)
+    before = next(row for row in recorded["rows"]["4"] if row["method"] == "ppo")
+    if frontier["signature"] == {**machine(), "threads": 1}:
+        assert curve == {name: recorded["curve"][name] for name in curve}
+        assert ppo_row == {name: before[name] for name in ppo_row}
+    for name in curve:
+        assert curve[name] == pytest.approx(recorded["curve"][name], abs=0.3)
 
 
 # ------------------------------------------------------------------ the AlphaProof case
@@ -240,19 +280,23 @@ import json, torch
 torch.set_num_threads(1)
 from course.training import tool_agent as agent
 policy = agent.cloned_policy(0)
-found = [agent.evaluate(policy, agent.held_out(), temperature=t).success for t in (0, 1.0)]
-print(json.dumps(found))
+def look():
+    return [agent.evaluate(policy, agent.held_out(), temperature=t).success for t in (0, 1.0)]
+found = look()
+tokens = sum(record.sampled for record in agent.online(policy, 0, steps=8))
+print(json.dumps([found, look(), tokens]))
 """
 
 
 def test_one_clone_of_level_4_is_measured_again(agents):
-    """Seed 0 up to online training, in a fresh process: equal bits on the recorded machine, elsewhere inside the issue's bounds."""
+    """Seed 0 and eight of its steps online, in a fresh process: equal bits on the recorded machine, elsewhere inside the issue's bounds."""
     said = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
-    greedy, sampled = json.loads(said.stdout)
-    first = next(o for o in agents["outcomes"] if o["seed"] == 0)["curve"][0]
+    (greedy, sampled), after, tokens = json.loads(said.stdout)
+    first, eighth = next(o for o in agents["outcomes"] if o["seed"] == 0)["curve"][:2]
     if agents["signature"] == {**machine(), "threads": 1}:
         assert (greedy, sampled) == (first["greedy"], first["sampled"])
-    assert 0.35 <= sampled <= greedy + 0.1 <= 0.85
+        assert (*after, tokens) == (eighth["greedy"], eighth["sampled"], eighth["sampled_tokens"])
+    assert 0.35 <= sampled <= greedy + 0.1 <= 0.85 and after[0] > greedy
 
 
 # ------------------------------------------------------------------ level 5

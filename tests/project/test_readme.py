@@ -40,19 +40,31 @@ def test_the_code_runs_on_a_checkpoint_of_transformers(checkpoint, tmp_path, mon
     assert torch.allclose(recorded[actions], namespace["logprobs"][actions], atol=0.05)  # bfloat16, with and without a cache
 
 
-def test_every_command_in_it_exists():
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_every_command_in_the_pages_exists():
     from course.cli import app
 
     known = {c.name or c.callback.__name__ for c in app.registered_commands}
-    named = set(
-        re.findall(
-            r"course ([a-z][a-z-]+)", re.sub(r"\n", " ", "".join(re.findall(r"`[^`]+`|    \.venv/bin/course [^\n]+", README)))
-        )
-    )
-    assert named and named <= known
+    for page in PAGES:
+        code = re.findall(r"`[^`]+`|    \.venv/bin/course [^\n]+", page.read_text())
+        named = set(re.findall(r"course ([a-z][a-z-]+)", " ".join(code).replace("\n", " ")))
+        assert named <= known and (named or page.stem == "GLOSSARY"), (page.name, named - known)
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+def test_times_and_hours_of_the_levels_are_one_and_the_same():
+    """README, instructors' guide and start page say the same hours; the README's seconds and memory are the recorded ones."""
+    rows = re.findall(r"\| \[(\d) .*?\| .*? \| (\d+) \| (\d+) s \| ([\d.]+) GB \|", README)
+    assert [int(row[0]) for row in rows] == list(range(8))
+    hours = [row[1] for row in rows]
+    for level, _, seconds, memory in rows:
+        found = json.loads((ROOT / "solutions" / f"level{level}" / "measured.json").read_text())["notebooks"]["lab"]
+        assert (int(seconds), float(memory)) == (found["seconds"], round(found["megabytes"] / 1000, 1)), level
+    guide = (ROOT / "docs" / "INSTRUCTORS.md").read_text()
+    assert re.findall(r"^\| [\d, ]+ \| \[\d .*? \| (\d+) \|", guide, re.MULTILINE) == hours
+    start = (ROOT / "solutions" / "start" / "start.py").read_text()
+    assert re.findall(r"^# \| \*\*\d .*\| (\d+) \|$", start, re.MULTILINE) == hours
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
@@ -87,7 +99,9 @@ def percent(values: list) -> str:
 
 def test_recorded_numbers_are_those_of_the_recordings():
     tail, webgpt = recorded("level1/evidence.json"), recorded("level4/case_webgpt.json")
-    gained, lost = (over_seeds([row[a] - row[b] for row in tail]) for a, b in (("accuracy_a", "accuracy_b"), ("gold_b", "gold_a")))
+    gained, lost = (
+        over_seeds([row[a] - row[b] for row in tail]) for a, b in (("accuracy_a", "accuracy_b"), ("gold_b", "gold_a"))
+    )
     wins = [percent([row["wins"][name]["clone"] for row in webgpt]) for name in ("clone, best of 64", "PPO")]
     proofs = recorded("level3/case_alphaproof.json")
     above = sum(row["loop"] > row["control"] for row in proofs)

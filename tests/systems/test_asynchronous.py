@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from jaxtyping import TypeCheckError
 import pytest
 
 from course.systems.asynchronous import QUOTAS, WAITS, Schedule, compared, learn, mixed, real_workers, virtual_workers
@@ -137,6 +138,11 @@ def test_bad_input():
                 seed=0,
             )  # fmt: skip
         )
+    # Types are checked in tests alone; elsewhere a mode that is neither would wait for ever.
+    with pytest.raises((ValueError, TypeCheckError), match="mode"):
+        learned(mode="sync")
+    with pytest.raises(ValueError, match="stratum must give one of the quotas' strata, 2; got '4'"):
+        learned(schedule=Schedule({"2": 1}, ahead=2))
     for wrong in ({"quotas": {}}, {"quotas": {"2": 0}}, {"ahead": 0}, {"limit": -1}, {"cap": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Schedule(**{"quotas": {"2": 1}, "ahead": 1, **wrong})

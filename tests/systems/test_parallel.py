@@ -65,5 +65,7 @@ def test_a_rank_that_does_not_come_is_not_waited_for():
 def test_errors_name_the_argument():
     with pytest.raises(ValueError, match="a process group must be initialised"):
         ParallelLearner({"actor": Decoder(rank_tasks.CONFIG, 0)}, lr=1e-3)
+    with pytest.raises(ValueError, match="world must be at least 1 rank; got 0"):
+        run_ranks(rank_tasks.together, 0)
     with pytest.raises(ValueError, match="rank must be in 0..world-1; got 2 of 2"):
         my_rows([1], 2, 2)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 from kills import killing
@@ -89,6 +90,29 @@ def test_actors_that_always_die(fresh, expected, monkeypatch):
             pass
     ((_, records),) = fresh.finished()  # the shard is still there, and so are new actors
     assert hashes(records.values()) == hashes(expected[:4])
+
+
+@pytest.mark.parametrize("name", ["OutOfMemoryError", "ObjectLostError", "NodeDiedError"])
+def test_whatever_ray_calls_a_lost_actor(name, policy, monkeypatch):
+    """No cluster: an actor that the memory monitor killed, or an answer that went with its machine, is no RayActorError."""
+    exceptions = pytest.importorskip("ray.exceptions")
+    monkeypatch.setattr("course.systems.engine.PATIENCE", 0)
+    lost, made = getattr(exceptions, name), []
+
+    def get(reference):
+        raise lost.__new__(lost)
+
+    engine = RayActors.__new__(RayActors)
+    super(RayActors, engine).__init__(tool_workload(rows=4))
+    engine._ray = SimpleNamespace(wait=lambda references, **_: (references, []), get=get, exceptions=exceptions)
+    engine._actors, engine._new = [None], made.append
+    engine.publish(policy)
+    task = (engine.law, engine.workload.shards(PLAYS)[0])
+    engine._tasks = {"reference": (0, task)}
+    monkeypatch.setattr(lost, "__str__", lambda error: "gone")
+    with pytest.raises(LostWorker, match=r"1 in a row died over shard 0 \(gone\): nothing is lost"):
+        engine.finished()
+    assert list(engine._queue) == [task] and made == [0]
 
 
 def test_a_policy_that_arrives_changed(fresh):

@@ -239,6 +239,20 @@ def test_a_grader_of_another_version_is_refused_by_name(records):
         made.close()
 
 
+def no_event():
+    """A grader whose answers travel well and are no events."""
+    return lambda record, attempt: record
+
+
+def test_an_answer_that_is_no_event_is_none(records):
+    made = service(Recipe(f"{__name__}:no_event"), retry=Retry(attempts=2, timeout=20.0, backoff=0.0), workers=1)
+    try:
+        (event,) = made.feedback(records[:1], 0)
+        assert event.kind == "abstention" and "missing after 2 attempts" in event.reason and len(made.stale) == 2
+    finally:
+        made.close()
+
+
 def test_a_grader_that_can_not_be_made_says_why(records):
     made = service(Recipe("course.systems.reward_service:no_such_grader"), retry=Retry(attempts=1))
     try:

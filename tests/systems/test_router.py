@@ -87,5 +87,10 @@ def test_errors_name_the_argument():
         next(train_router(features, torch.zeros(3, 3, 1).double(), price, seed=0))
     with pytest.raises(ValueError, match="reward must be finite"):
         next(train_router(features, torch.full((3, 2, 1), float("nan")).double(), price, seed=0))
+    with pytest.raises(ValueError, match="batch must be at least 2; got 1"):
+        next(train_router(features, torch.zeros(3, 2, 1).double(), price, seed=0, batch=1))
+    report = router_report(Router(torch.zeros(2, 2).double()), features, torch.zeros(3, 2).double(), ["a", "b"])
+    with pytest.raises(ValueError, match="route must be one of a, b of before; got 'c'"):
+        split_improvement(report, report, "c")
     with pytest.raises(ValueError, match="net must be"):
         router_report(Router(torch.zeros(2, 2).double()), features, torch.zeros(3, 3).double(), ["a", "b"])

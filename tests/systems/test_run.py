@@ -172,6 +172,20 @@ def test_a_full_disk(folder, undisturbed, monkeypatch, owner, name):
     same(folder, undisturbed)
 
 
+def test_a_full_disk_under_the_ledger_has_a_number(folder, undisturbed):
+    """SQLite's errors have none, and `[Errno None]` would tell nobody anything."""
+    list(run(folder, PLAN, 1))
+    entries = run(folder, PLAN, 2)
+    with sqlite3.connect(folder / LEDGER) as file:
+        file.execute("CREATE TRIGGER foreign_one AFTER INSERT ON rounds BEGIN SELECT 1; END")
+    with pytest.raises(OSError, match=r"\[Errno 5\] round 1 is not committed .*drop foreign_one"):
+        list(entries)
+    with sqlite3.connect(folder / LEDGER) as file:
+        file.execute("DROP TRIGGER foreign_one")
+    list(run(folder, PLAN, 2))
+    same(folder, undisturbed)
+
+
 def test_folders_whose_parts_do_not_belong_together(folder, monkeypatch):
     list(run(folder, PLAN, 1))
     with pytest.raises(BrokenRun, match="plan must be that of .* take another folder"):

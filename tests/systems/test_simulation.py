@@ -98,6 +98,17 @@ def test_real_workers_do_what_was_predicted():
 def test_errors_name_the_argument():
     with pytest.raises(ValueError, match="workers, cores and jobs must be at least 1; got 0"):
         simulate(jobs_of([1]), workers=0)
+    with pytest.raises(ValueError, match="stratum, compute, wait and turns must have one length"):
+        Jobs(("a",), np.zeros(2, dtype=int), np.zeros(2), np.zeros(3), np.ones(2, dtype=int))
+    for name, bad, words in (
+        ("wait", np.array([-1.0]), "wait must be finite and at least 0; got -1.0"),
+        ("compute", np.array([np.nan]), "compute must be finite"),
+        ("turns", np.array([0]), "turns must be finite and at least 1; got 0"),
+        ("stratum", np.array([1]), "stratum must be places in names, 1 of them; got 1"),
+    ):
+        plain = {"stratum": np.array([0]), "compute": np.array([0.0]), "wait": np.array([1.0]), "turns": np.array([1])}
+        with pytest.raises(ValueError, match=words):
+            Jobs(("a",), **{**plain, name: bad})
     with pytest.raises(ValueError, match="batch must be at least 1"):
         Learning(0, 1.0, 0)
     with pytest.raises(ValueError, match="share and tail must be above 0"):

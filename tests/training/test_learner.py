@@ -15,7 +15,7 @@ from course.tasks import reviews
 from course.tasks.records import batch_of, decided
 from course.training.direct_alignment import direct_alignment
 from course.training.grpo import GrpoConfig, grpo
-from course.training.learner import Learner
+from course.training.learner import Learner, learner_of
 from course.training.offline_q import OfflineConfig, offline_q, value_learner
 from course.training.policy_gradient import PolicyGradientConfig, policy_gradient
 from course.training.ppo import PpoConfig, ppo
@@ -170,3 +170,11 @@ def test_arguments_are_checked():
             Learner({"model": nn.Linear(1, 1)}, **wrong)
     with pytest.raises(ValueError, match="modules must have a 'critic'"):
         toy.learner(critic=False)[0]["critic"]
+    learner = Learner({"model": nn.Linear(1, 1)}, lr=1e-3)
+    for wrong in ({"clip": 0.0}, {"clip": -1.0}, {"clip": float("nan")}, {"factor": -0.1}):
+        with pytest.raises(ValueError, match="clip must be above 0 and factor at least 0"):
+            learner.apply(**wrong)
+    with pytest.raises(ValueError, match="lr must be positive; got -1"):
+        learner_of(learner["model"], -1.0, learner)
+    with pytest.raises(ValueError, match="batch_size must be at least 1"):
+        next(sft(small(0), reviews.corpus(4, 0), loss=toy.rehearsal_loss, steps=1, lr=1e-3, batch_size=0, seed=0))

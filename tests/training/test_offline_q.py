@@ -4,9 +4,11 @@ import pytest
 import torch
 import toy
 
+from course.objectives.offline import cql_penalty, expectile_loss, td_loss, td_target
 from course.rollout.collect import collect
-from course.tasks.records import batch_of
-from course.training.offline_q import OfflineConfig, ValueGuided, offline_q, value_learner
+from course.tasks.records import Batch, batch_of
+from course.training.learner import Learner
+from course.training.offline_q import OfflineConfig, OfflineOperators, ValueGuided, offline_q, value_learner
 
 
 def log(rows=256):
@@ -74,3 +76,56 @@ def test_bad_arguments_are_named():
     learner = value_learner(toy.decoder(), toy.VOCAB, lr=1e-3, seed=0)
     with pytest.raises(ValueError, match="rewards must be one finite number for each of 8 responses"):
         next(offline_q(learner, batch, rewards[:4], config=OfflineConfig(method="q"), steps=1, seed=0))
+
+
+def with_observations(batch):
+    """The same responses with three tokens that nobody chose behind the second one."""
+
+    def spread(x, between):
+        return torch.cat([x[:, :4], between.expand(len(x), 3), x[:, 4:]], dim=1)
+
+    tokens = spread(batch.tokens, torch.tensor([[6, 5, 6]]))
+    attention, actions = spread(batch.attention_mask, torch.tensor([[True]])), spread(batch.action_mask, torch.tensor([[False]]))
+    return Batch(tokens, attention, actions)
+
+
+class Unread(torch.nn.Module):
+    """Values that depend on the position among actions alone, so that observations can change nothing by being read."""
+
+    def __init__(self, values, width):
+        super().__init__()
+        self.values, self.width = values, width
+
+    def forward(self, ids, attention_mask=None):
+        gap = 3 if ids.shape[1] > self.width else 0
+        place = torch.cat([torch.arange(3), torch.full((gap,), 3), torch.arange(3, self.width)])
+        return self.values[place].expand(len(ids), -1, -1), self.values[place].mean(-1).expand(len(ids), -1)
+
+
+@pytest.mark.parametrize("method", ["q", "ilql"])
+def test_observations_between_two_actions_take_no_time_and_end_nothing(method):
+    """A log of two turns has the targets of the same log in one turn: one reward, one end, the value behind an action that before the next."""
+    batch, rewards = log(32)
+    targets = []
+    for data in (batch, with_observations(batch)):
+        values = torch.nn.Parameter(torch.randn(batch.tokens.shape[1], toy.VOCAB, generator=torch.Generator().manual_seed(0)))
+        fast, slow = Unread(values, batch.tokens.shape[1]), Unread(values.detach(), batch.tokens.shape[1])
+        learner = Learner({"values": fast, "target": slow}, lr=1e-9)
+        seen = []
+
+        def td(q, action, target, mask):
+            seen.append(target[mask])
+            return td_loss(q, action, target, mask)
+
+        operators = OfflineOperators(td_target, td, expectile_loss, cql_penalty)
+        config = OfflineConfig(method=method, gamma=0.9, batch_size=16)
+        list(offline_q(learner, data, rewards, config=config, steps=1, seed=0, operators=operators))
+        targets += seen
+    torch.testing.assert_close(targets[0], targets[1])
+    assert targets[0].numel() == 16 * 5
+
+
+def test_configurations_are_checked():
+    for wrong in ({"batch_size": 0}, {"penalty": -0.1}, {"gamma": 1.5}, {"target_decay": -1.0}, {"clip_norm": 0.0}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
+            OfflineConfig(method="q", **wrong)

@@ -277,3 +277,25 @@ def test_the_entropy_term_is_about_the_laws_that_the_actions_were_drawn_from():
     step = ppo(learner, reference, toy.reward, toy.prompts(8), operators=operators, config=config, sampling=toy.SAMPLING, steps=1, seed=0)  # fmt: skip
     next(step)
     torch.testing.assert_close(learner["actor"].norm.weight.grad, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "make, wrong",
+    [
+        (lambda **w: PpoConfig(**{"beta": 0.0, **w}), {"beta": -0.1}),
+        (lambda **w: PpoConfig(**{"beta": 0.0, **w}), {"beta": float("nan")}),
+        (lambda **w: PpoConfig(beta=0.0, **w), {"epochs": 0}),
+        (lambda **w: PpoConfig(beta=0.0, **w), {"clip_norm": -1.0}),
+        (lambda **w: PpoConfig(beta=0.0, **w), {"gae_lambda": 1.1}),
+        (lambda **w: PpoConfig(beta=0.0, **w), {"value_clip": 0.0}),
+        (lambda **w: GrpoConfig(**{"group_size": 4, "beta": 0.0, "how": "token", **w}), {"beta": -0.1}),
+        (lambda **w: GrpoConfig(4, beta=0.0, how="token", **w), {"clip_low": 0.0}),
+        (lambda **w: GrpoConfig(4, beta=0.0, how="token", **w), {"minibatches": 0}),
+        (lambda **w: PolicyGradientConfig(**{"beta": 0.0, "group_size": 1, **w}), {"beta": -0.1}),
+        (lambda **w: PolicyGradientConfig(**{"beta": 0.0, "group_size": 1, **w}), {"group_size": 0}),
+    ],
+)
+def test_a_configuration_out_of_range_names_its_field(make, wrong):
+    """A negative price of KL pays for leaving the reference, and a negative clip climbs the loss: neither would say anything."""
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
+        make(**wrong)
