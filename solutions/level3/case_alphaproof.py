@@ -164,7 +164,7 @@ say(
     f"**The bill of this seed's loop:** {spent.kernel_calls:,} kernel calls, {spent.network_calls:,} goals read ({spent.read_tokens:,} tokens), {spent.sampled_tokens:,} sampled "
     f"tokens, {spent.trained_tokens:,} trained tokens.\n\n"
     "**What it cannot show:** that the loop always pays. Where the written proofs already cover what there is to learn, or the network has not finished imitating them, "
-    "the control gains as much from the same training steps: with a third of the imitation the two were level. Nor does it show how a gain divides between more data and "
+    "the control gains as much from the same training steps. Nor does it show how a gain divides between more data and "
     "better data; held-out problems come from the law of the training problems, so nothing is said about others. The value network sees proved goals only and has no idea of "
     "hopeless ones."
 )
