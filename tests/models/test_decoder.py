@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 import tiny
 from course.models import Decoder, DecoderConfig, ScalarHead
-from course.models.decoder import UnitRms
+from course.models.decoder import UnitRms, gated_relu
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu"])
@@ -126,3 +126,16 @@ def test_the_gradient_of_its_norm_is_the_derivative_of_its_value():
     x = torch.randn(2, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: UnitRms.apply(x, 1e-2), (x,))
     torch.testing.assert_close(UnitRms.apply(x, 1e-2), torch.nn.functional.rms_norm(x, (5,), eps=1e-2))
+
+
+def test_the_gated_relu_is_its_formula_in_value_and_gradient():
+    gate, up = (torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(i), dtype=torch.float64) for i in (0, 1))
+    gate[0, 0, 0] = 0.0
+    mine, plain = ([x.clone().requires_grad_() for x in (gate, up)] for _ in range(2))
+    got, expected = gated_relu(mine[0] * 1, mine[1]), torch.relu(plain[0]) * plain[1]  # not of a leaf: its place is written over
+    weight = torch.randn(got.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    (got * weight).sum().backward()
+    (expected * weight).sum().backward()
+    assert torch.equal(got, expected) and all(torch.equal(a.grad, b.grad) for a, b in zip(mine, plain))
+    with pytest.raises(RuntimeError, match="leaf"):
+        gated_relu(mine[0], mine[1])
