@@ -187,14 +187,14 @@ def _text(value: Any) -> str:
 
 
 def print_matrix(matrix: Any) -> None:
-    """The proof of the checks as text: counts by level, which known mistake each invariant's checks caught, and what is wrong."""
+    """The proof of the checks as text: counts by level and together, which known mistake each invariant's checks caught, and what is wrong."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console()
     summary = Table("level", "invariants covered", "mutants killed", "alternatives accepted", "stub points", "solution points")
-    for level, row in matrix.levels.items():
+    for level, row in (*matrix.levels.items(), ("all", matrix.total)):
         pairs = (("covered", "invariants"), ("killed", "mutants"), ("accepted", "alternatives"))
         points = (f"{row['stub_points']:g}", f"{row['solution_points']:g} of {row['max_points']:g}")
         summary.add_row(level, *(f"{row[part]} of {row[whole]}" for part, whole in pairs), *points)

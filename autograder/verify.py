@@ -10,6 +10,10 @@ from autograder.levels import Level, contract, load
 SEEDS = (11, 12)
 MUTANTS_PER_INVARIANT = 3
 ALTERNATIVES_PER_FUNCTION = 2
+COUNTS = (
+    *("invariants", "covered", "mutants", "killed", "alternatives", "accepted"),
+    *("stub_points", "solution_points", "max_points"),
+)  # of a level's row
 
 
 @dataclass
@@ -28,8 +32,14 @@ class Matrix:
         full = all(row["stub_points"] == 0 and row["solution_points"] == row["max_points"] for row in self.levels.values())
         return full and not (self.survivors or self.rejected or self.uncovered or self.faults)
 
+    @property
+    def total(self) -> dict[str, float]:
+        """The counts and points of all levels of this matrix together."""
+        return {name: sum(row[name] for row in self.levels.values()) for name in COUNTS}
+
     def as_json(self) -> dict[str, Any]:
-        data = {"levels": self.levels, "survivors": self.survivors, "rejected": self.rejected, "uncovered": self.uncovered}
+        data = {"levels": self.levels, "all": self.total}
+        data |= {"survivors": self.survivors, "rejected": self.rejected, "uncovered": self.uncovered}
         return {**data, "faults": self.faults}
 
 

@@ -1033,7 +1033,11 @@ def unwritten_gap(batch, q):
 
 @invariant("L2.19", home="course.training.offline_q")
 def absent_actions_are_valued_lower_than_by_plain_q(offline_q, draw):
-    """The word that was never written ends lower against those that were with CQL's or ILQL's penalty than with plain Q-learning, by 0.3 at least; the same update without penalty would differ by 0."""
+    """The word that was never written ends lower against those that were with CQL's or ILQL's penalty than with plain Q-learning, by 0.3 at least; the same update without penalty would differ by 0.
+
+    Over 16 draws the smallest difference was 3.08 (CQL; ILQL 3.40), the bound is 0.3: 35 standard deviations away, a false alarm less
+    than once in a million draws.
+    """
     gaps = {}
     for method, options in (("q", {}), ("cql", {"penalty": 0.5}), ("ilql", {"penalty": 0.5})):
         batch, _, q, _, _ = offline_values(offline_q, draw, method, **options)
@@ -1044,10 +1048,14 @@ def absent_actions_are_valued_lower_than_by_plain_q(offline_q, draw):
 
 @invariant("L2.19", home="course.training.offline_q")
 def the_last_token_is_worth_its_reward(offline_q, draw):
-    """Q of the end token comes within 0.15 of the reward, however the values behind it drift; and every other Q stays within the range of rewards."""
+    """Q of the end token comes within 0.15 of the reward, however the values behind it drift; and every other Q stays within the range of rewards.
+
+    Over 20 draws the greatest distance was 0.084 (ILQL: mean 0.040; plain Q 0.072), the bound is 0.15: 4.8 standard deviations away, and
+    the greatest Q 4.9: a false alarm less than once in 10,000 draws. After 70 steps on 64 rows it was one in 30.
+    """
     for method in ("q", "ilql"):
         batch, rewards, q, _, _ = offline_values(
-            offline_q, draw, method, steps=70, gamma=1.0, **({"penalty": 0.0} if method == "ilql" else {})
+            offline_q, draw, method, steps=160, batch_size=128, gamma=1.0, **({"penalty": 0.0} if method == "ilql" else {})
         )
         last = batch.attention_mask.sum(1) - 1
         rows = torch.arange(len(batch))
@@ -1281,15 +1289,21 @@ def breadth_after(run_ppo, made, seed, *, beta, rehearsal_weight, steps=14):
 
 
 def breadth_falls_and_holds(run_ppo, suite, draw):
-    """One seed, another one in each check. If neither price nor rehearsal mattered, both runs would be the same run and end alike."""
-    made = suite(draw.number(0, 1000), items=12)
-    seed = draw.number(0, 100_000)
-    off, reward = breadth_after(run_ppo, made, seed, beta=0.0, rehearsal_weight=0.0)
-    on, _ = breadth_after(run_ppo, made, seed, beta=0.5, rehearsal_weight=1.0)
+    """Three seeds and suites with price, the first of them also without. If neither price nor rehearsal mattered, they would end alike.
+
+    Over 30 seeds the run without price lost 0.238 at least (mean 0.306), the bound is 0.1: 6.3 standard deviations away; with price
+    it lost 0.0016 in the mean, of any three of them 0.038 at most, the bound is 0.05: 4.8 standard deviations of such a mean away. A false
+    alarm less than once in 10,000 draws; with one seed it was one in 30.
+    """
+    seeds = [(draw.number(0, 1000), draw.number(0, 100_000)) for _ in range(3)]
+    suites = [suite(number, items=12) for number, _ in seeds]
+    off, reward = breadth_after(run_ppo, suites[0], seeds[0][1], beta=0.0, rehearsal_weight=0.0)
+    kept = [breadth_after(run_ppo, made, seed, beta=0.5, rehearsal_weight=1.0)[0] for made, (_, seed) in zip(suites, seeds)]
     expect(reward[-1] - reward[0], "favourable words gained by a run without price").at_least(1.0)
     expect(off[0], "the suite before training").at_least(0.7)
     expect(off[0] - off[-1], "what the suite lost without KL and rehearsal").at_least(0.1)
-    expect(on[0] - on[-1], "what the suite lost with KL and rehearsal").at_most(0.05)
+    lost = math.fsum(on[0] - on[-1] for on in kept) / len(kept)
+    expect(lost, "what the suite lost with KL and rehearsal, mean of three seeds").at_most(0.05)
     expect(len({round(x, 6) for x in off}), "different scores along the run without price").at_least(5)
 
 
@@ -1467,20 +1481,26 @@ def judges_disagree_by_rank_within_a_task(disagreement, draw):
 
 @invariant("L2.23", home="course.feedback.refresh")
 def a_refreshed_judge_knows_the_new_policy_better(compare_refresh, draw):
-    """With as many labels, the judge refreshed at the frontier orders held-out samples of the new policy better than the static one: by 0.02 at least. Two judges of one law would differ by 0.00 and a little noise."""
-    outcome = refreshed(direct(compare_refresh), draw)
-    expect(outcome.gain, "the gain on record").close_to(outcome.refreshed - outcome.static)
-    for name in ("static", "refreshed", "random"):
-        expect(0 <= getattr(outcome, name) <= 1, f"the accuracy of the {name} judge").true("a share")
-    expect(len([n for _, n in outcome.strata if n > 0]), "strata that have labels").equals(4)
-    expect(outcome.gain, "the gain in accuracy of refreshed over static").at_least(0.02)
+    """With as many labels, the judge refreshed at the frontier orders held-out samples of the new policy better than the static one: by 0.02 at least in the mean of three seeds. Two judges of one law would differ by 0.00 and a little noise.
+
+    Over 20 draws the smallest gain of one seed was 0.021 (mean 0.060, standard deviation 0.022), the bound for three is 0.02: 3.2
+    standard deviations of such a mean away, a false alarm less than once in 1000 draws. One seed of a third of the samples: one in 15.
+    """
+    outcomes = [refreshed(direct(compare_refresh), draw) for _ in range(3)]
+    for outcome in outcomes:
+        expect(outcome.gain, "the gain on record").close_to(outcome.refreshed - outcome.static)
+        for name in ("static", "refreshed", "random"):
+            expect(0 <= getattr(outcome, name) <= 1, f"the accuracy of the {name} judge").true("a share")
+        expect(len([n for _, n in outcome.strata if n > 0]), "strata that have labels").equals(4)
+    gain = math.fsum(outcome.gain for outcome in outcomes) / len(outcomes)
+    expect(gain, "the gain in accuracy of refreshed over static, mean of three seeds").at_least(0.02)
 
 
 def refreshed(compare, draw):
     import torch.nn.functional as F
 
-    new, held_out = new_samples(draw, 160), new_samples(draw, 256)
+    new, held_out = new_samples(draw, 480), new_samples(draw, 512)
     return compare(
         draw.number(0, 1000), new, held_out, loss=lambda chosen, rejected: -F.logsigmoid(chosen - rejected).mean(), old_labels=150,
-        per_stratum=20,
+        per_stratum=60,
     )  # fmt: skip

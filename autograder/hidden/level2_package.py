@@ -1,4 +1,8 @@
-"""Level 2: what the record of the real runs says, judged again. Students have neither the record's runs nor these checks."""
+"""Level 2: what the record of the real runs says, judged again. Students have neither the record's runs nor these checks.
+
+Nothing is trained here: on one record a check says the same each time. Where a docstring speaks of false alarms it means a new record
+by the same recipe, from the spread of the runs in the present one (10 pushed, 20 healthy).
+"""
 
 import json
 import math
@@ -51,7 +55,12 @@ def ten_seeds_were_pushed_and_ten_were_not(recorded_runs, draw):
 
 @invariant("L2.20", hidden=True, home="autograder.hidden.level2_package")
 def gold_falls_while_the_reward_rises(recorded_runs, draw):
-    """In nine of ten pushed runs gold ends below its peak by 0.2 or more while the training reward ends above what it was at that peak; in a healthy run gold keeps within 0.2 of its peak."""
+    """In nine of ten pushed runs gold ends below its peak by 0.2 or more while the training reward ends above what it was at that peak; in a healthy run gold keeps within 0.2 of its peak.
+
+    Over 10 seeds the smallest fall was 0.61, the bound is 0.2: 2.1 standard deviations away, or 4.2 of the logarithms, which fit better
+    (the falls lean upwards); the smallest rise was 0.99, the bound is 0: 1.9 away, leaning upwards too. By the normal tail of the rise
+    two of ten miss it in one record of 40 at worst. Over 20 healthy runs the greatest fall was 0.12: 5.8 away, less than once in a million.
+    """
     pushed = runs_of(recorded_runs, False)
     hacked = []
     for run in pushed:
@@ -79,7 +88,11 @@ def the_histories_hold_neither_gold_nor_reward(recorded_runs, draw):
 
 @invariant("L2.20", hidden=True, home="autograder.hidden.level2_package")
 def the_alarm_is_in_time_and_quiet_when_healthy(recorded_runs, draw):
-    """On runs as recorded the package's detector speaks after the peak and before the end in eight of ten pushed runs, and in at most one of ten healthy ones at all."""
+    """On runs as recorded the package's detector speaks after the peak and before the end in eight of ten pushed runs, and in at most one of ten healthy ones at all.
+
+    Over 10 seeds the alarm came 3 to 8 entries behind the peak (3.1 standard deviations from 0) and 3 to 11 before the end (2.3): three of
+    ten are out of time in one record of 1000 or fewer. No run of 20 healthy ones spoke; a false alarm of the check takes three that do.
+    """
     from course.training.overoptimisation import Run, first_alarm, in_time, overoptimisation_alarm
 
     pushed, healthy = ([Run.from_json(run) for run in runs_of(recorded_runs, kind)] for kind in (False, True))
@@ -91,7 +104,11 @@ def the_alarm_is_in_time_and_quiet_when_healthy(recorded_runs, draw):
 
 @invariant("L2.18", hidden=True, home="autograder.hidden.level2_package")
 def gold_follows_the_root_of_kl_before_the_peak(recorded_runs, draw):
-    """On the runs' own points up to the peak of gold the line in sqrt(KL) has a slope of three standard errors or more in eight of ten pushed runs: an observation about these runs."""
+    """On the runs' own points up to the peak of gold the line in sqrt(KL) has a slope of three standard errors or more in eight of ten pushed runs: an observation about these runs.
+
+    Over 10 seeds the smallest slope was 3.07 standard errors (mean 9.3), the bound is 3: 2.0 standard deviations away, so one run in 44
+    falls short by the normal tail, and three of ten in one record of 800.
+    """
     from course.evidence.sqrt_kl import fit_sqrt_kl
 
     clear = []

@@ -1,4 +1,9 @@
-"""Level 3: what the record of the real frontier says, judged again from its single runs. Students have neither record nor checks."""
+"""Level 3: what the record of the real frontier says, judged again from its single runs. Students have neither record nor checks.
+
+Nothing is trained here: on one record a check says the same each time. Nor is a new record by the same recipe left to chance: seeds,
+sums, means and intervals are identities; best-of-n chooses among the first n of one pool, so that score and wait can only rise with n;
+PPO takes a step if more than half of it fits (0.31, 0.45 and 0.64 of a step from the other's samples on record, the bound is 1).
+"""
 
 import itertools
 import json

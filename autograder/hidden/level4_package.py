@@ -1,4 +1,8 @@
-"""Level 4: what the record of the trained agents says, judged again from its single runs. Students have neither record nor checks."""
+"""Level 4: what the record of the trained agents says, judged again from its single runs. Students have neither record nor checks.
+
+Nothing is trained here: on one record a check says the same each time. Where a docstring speaks of false alarms it means a new record
+by the same recipe, from the spread of the five seeds in the present one.
+"""
 
 import json
 import math
@@ -77,7 +81,11 @@ def measured_on_held_out_tasks(recorded_agents, draw):
 
 @invariant("L4.11", hidden=True, home="autograder.hidden.level4_package")
 def cloning_raises_validity(recorded_agents, draw):
-    """The share of actions that can be read rises from a blank policy to the clone, in every seed."""
+    """The share of actions that can be read rises from a blank policy to the clone, in every seed.
+
+    Over 5 seeds the smallest rise was 0.948, the bound is 0: 60 standard deviations away, a false alarm less than once in 10,000 records
+    (Student's law with 4 degrees of freedom).
+    """
     outcomes = recorded_agents()["outcomes"]
     rises = [evaluation(o, "clone sampled")["valid"] - evaluation(o, "blank sampled")["valid"] for o in outcomes]
     for outcome, rise in zip(outcomes, rises):
@@ -87,7 +95,11 @@ def cloning_raises_validity(recorded_agents, draw):
 
 @invariant("L4.11", hidden=True, home="autograder.hidden.level4_package")
 def online_training_raises_success(recorded_agents, draw):
-    """Success rises from the clone to the trained policy, sampled and greedy: sharpening the clone would leave greedy where it was."""
+    """Success rises from the clone to the trained policy, sampled and greedy: sharpening the clone would leave greedy where it was.
+
+    Over 5 seeds the smallest rise was 0.258 sampled and 0.273 greedy, the bound is 0: 16 and 63 standard deviations away, a false alarm less
+    than once in 1000 records (Student's law with 4 degrees of freedom).
+    """
     record = recorded_agents()
     for way in ("greedy", "sampled"):
         found = [[evaluation(o, f"{stage} {way}")["success"] for stage in STAGES] for o in record["outcomes"]]
@@ -105,7 +117,11 @@ def online_training_raises_success(recorded_agents, draw):
 
 @invariant("L4.11", hidden=True, home="autograder.hidden.level4_package")
 def success_is_reported_apart(recorded_agents, draw):
-    """With tools and without, greedy and sampled, and best of N for growing N, for the clone and for the trained policy."""
+    """With tools and without, greedy and sampled, and best of N for growing N, for the clone and for the trained policy.
+
+    Over 5 seeds tools were worth 0.645 of success or more, the bound is 0: 42 standard deviations away; best of 1 was within 0.022 of
+    sampled success, the bound is 0.25: 32 away. A false alarm less than once in 10,000 records.
+    """
     record = recorded_agents()
     for outcome in record["outcomes"]:
         for stage in STAGES:

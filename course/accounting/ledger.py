@@ -130,11 +130,12 @@ def chained(before: str, round: Round) -> str:
 
 
 def verify_ledger(ledger: tuple[Entry, ...]) -> int | None:
-    """The place of the first entry that is not as append_round makes it; None if all are.
+    """The place of the first entry whose index, link or hash is wrong; None if there is none.
 
     An entry is bad if its index is not its place, its `before` is not the hash of the entry before it, or its hash is not that of
     its `before` and its round. Somebody who rewrites everything from some round on makes a valid chain: keep the last hash elsewhere
-    to see that, and to see that entries are missing at the end.
+    to see that, and to see that entries are missing at the end. What a round says is not judged: append_round refuses a rejected
+    round that commits another state, and a chain that was made without it may hold one.
     Reduces to: None for an empty ledger.
     Source: C ftip-004U.
     """

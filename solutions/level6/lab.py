@@ -963,11 +963,11 @@ check(append_round)
 #
 # The other half: does this ledger hold together? Entry $n$ is **bad** if its round's index is not $n$, if `before` is not the hash *stored* in entry $n-1$ (`GENESIS` for the first), or if `hash` isn't what 6.8 gives for its own `before` and round. Return the first bad index.
 #
-# What this can't see: entries that were cut off at the end, and a ledger that was written anew from some point on. For both the last hash must be kept somewhere else: in the next ledger, with a reviewer, in print.
+# What this can't see: entries that were cut off at the end, and a ledger that was written anew from some point on. For both the last hash must be kept somewhere else: in the next ledger, with a reviewer, in print. Nor does it ask what a round says: a rejected round that commits another state, which 6.8 refuses, passes here once its hashes are made anew.
 
 # %% ng="solution:verify_ledger"
 def verify_ledger(ledger):
-    """The first index at which a ledger does not hold together.
+    """The first index at which a ledger does not hold together: a wrong index, link or hash. What a round says is not judged.
 
     ledger    tuple of Entry, perhaps empty
     returns   int, or None if every entry is good

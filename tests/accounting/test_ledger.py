@@ -14,7 +14,7 @@ import pytest
 from rounds import written_round, written_rounds
 
 from course.accounting.budget import Cost
-from course.accounting.ledger import GENESIS, Entry, LedgerFile, Round, append_round, total_cost, verify_ledger
+from course.accounting.ledger import GENESIS, Entry, LedgerFile, Round, append_round, chained, total_cost, verify_ledger
 
 
 def ledger_of(decisions):
@@ -85,6 +85,14 @@ def test_what_is_taken_out_moved_or_chained_anew_is_found():
     assert verify_ledger((ledger[0], new, *ledger[2:])) == 2  # it is right by itself, and the next one does not follow
     shifted = dataclasses.replace(ledger[0].round, index=5)
     assert verify_ledger((Entry(shifted, GENESIS, slow_hash(GENESIS, shifted.to_json())),)) == 0
+
+
+def test_what_a_round_says_is_not_verified():
+    """As the docstring says: a rejected round that commits another state can't be appended, and passes in a chain made without append."""
+    ledger, bad = ledger_of("aa"), written_round(2, decision="reject", before="another")
+    before = ledger[-1].hash
+    assert verify_ledger((*ledger, Entry(bad, before, chained(before, bad)))) is None
+    assert verify_ledger((*ledger, Entry(bad, before, before))) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The repository: what each switch lets through and nothing else, tasks that hold what they say, demonstrations without an exploit."""
 
+import statistics
 import time
 from dataclasses import fields
 
@@ -271,14 +272,30 @@ def test_versions_name_the_switches(sandbox):
     assert len(versions) == 10
 
 
-def test_an_episode_costs_little_beyond_the_runs_of_its_tests(sandbox):
-    """A run that was made before is not made again, so a second episode of a task is the environment alone: 3 ms on one idle core."""
-    world, task = repository_world(sandbox), task_of("plain")
+def test_an_episode_costs_little_beyond_the_runs_of_its_tests(sandbox, monkeypatch):
+    """3 ms on one idle core, beside 50. Processor time of this process, in which the environment runs and the tests don't: others load
+    the machine without changing it. An environment that waits would not show there, but in the fastest repeat by the clock.
+
+    First an episode of a program that has not run before, less what its own test runs took here; then repeats, whose runs are not
+    made again, so that all of an episode is the environment.
+    """
+    world, task, inside = repository_world(sandbox), task_of("plain"), []
+    monkeypatch.setattr(module, "_ANSWERS", {})
+
+    def timed(*arguments):
+        began = time.process_time()
+        evidence = run_tests(*arguments)
+        inside.append(time.process_time() - began)
+        return evidence
+
+    monkeypatch.setattr(module, "run_tests", timed)
     texts = ("read tests", f"edit main {task.hidden['body']}", "test", "submit tests pass")
-    play(world, task, *texts)
-    took = []
-    for _ in range(9):
-        began = time.perf_counter()
+    worked, took = [], []
+    for _ in range(10):
+        began, clock = time.process_time(), time.perf_counter()
         play(world, task, *texts)
-        took.append(time.perf_counter() - began)
-    assert min(took) < 0.05
+        worked.append(time.process_time() - began)
+        took.append(time.perf_counter() - clock)
+    assert len(inside) == 10 and len(module._ANSWERS) == 1
+    assert worked[0] - inside[0] < 0.05
+    assert statistics.median(worked[1:]) < 0.05 and min(took[1:]) < 0.05

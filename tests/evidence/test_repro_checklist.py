@@ -14,9 +14,11 @@ from course.evidence.checklist import (
     checklist,
     example_run,
     export,
+    make_example,
     read_export,
     right_place,
 )
+from course.training import tool_agent
 
 FULL = json.loads(export(a_run(), DECLARED))
 
@@ -118,6 +120,25 @@ def test_the_recorded_example_is_real_and_not_all_is_declared():
     }  # fmt: skip
     ledger, _ = read_export(example_run())
     assert len(ledger) == 4 and sum(len(entry.round.trajectory) for entry in ledger) == 64
+
+
+def test_the_recorded_example_is_the_one_that_make_example_makes(monkeypatch):
+    """All that doesn't follow from trained weights, whose bits belong to a machine: declaration, tasks, seeds, versions, form.
+
+    A blank policy stands in for the clone, which takes a minute; it changes what is acted, judged and committed, and nothing else.
+    """
+    monkeypatch.setattr(tool_agent, "cloned_policy", tool_agent.blank_policy)
+    made, kept = json.loads(make_example()), json.loads(example_run())
+    assert read_export(json.dumps(made))  # its chain holds
+    assert made["declaration"] == kept["declaration"] and len(made["entries"]) == len(kept["entries"]) == 4
+    of_weights = {"stamp", "trajectory", "feedback", "credit", "decision", "proposed", "committed", "cost"}
+    for new, old in zip(made["entries"], kept["entries"]):
+        assert set(new["round"]) == set(old["round"]) > of_weights
+        for name in set(old["round"]) - of_weights:
+            assert new["round"][name] == old["round"][name], name
+        assert len(new["round"]["trajectory"]) == len(old["round"]["trajectory"])
+    made, kept = ({field: item.status for field, item in statuses(data).items()} for data in (made, kept))
+    assert made == kept
 
 
 def test_agreement_counts_statuses_and_places():

@@ -3,16 +3,28 @@
 `pytest -m gpu` runs the rest where CUDA is found.
 """
 
+import numpy as np
 import pytest
+import rank_steps
 import torch
 import toy
 
+from course.feedback.annotators import Annotator
+from course.feedback.reward_model import RewardModel, last_token_score
 from course.models.causal_lm import CausalLM
 from course.models.decoder import Decoder, DecoderConfig
+from course.models.heads import ScalarHead
+from course.objectives.preference import pairwise_reward_loss
 from course.rollout.collect import Sampling, collect
+from course.systems.parallel import run_ranks
+from course.tasks import reviews
+from course.tasks.records import decided
 from course.training.grpo import GrpoConfig, grpo
 from course.training.learner import Learner
+from course.training.policy_gradient import PolicyGradientConfig, policy_gradient
 from course.training.ppo import PpoConfig, ppo
+from course.training.reward_model import reward_model
+from course.training.sft import sft
 from course.models.score import score
 
 GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")])
@@ -39,8 +51,79 @@ def test_a_ppo_step_has_the_values_of_the_cpu(device):
                 )
             )
         )  # fmt: skip
-    for name in ("reward", "kl", "entropy", "length", "actor_loss", "critic_loss", "grad_norm"):
+    alike(records, ("reward", "kl", "entropy", "length", "actor_loss", "critic_loss", "grad_norm"))
+
+
+def alike(records, names):
+    for name in names:
         assert getattr(records[0], name) == pytest.approx(getattr(records[1], name), rel=1e-3, abs=1e-4), name
+
+
+def reviewer():
+    return Decoder(DecoderConfig(vocab_size=reviews.VOCAB_SIZE, layers=1, width=16, heads=1, max_length=reviews.LENGTH), 0)
+
+
+@devices
+def test_sft_steps_have_the_values_of_the_cpu(device):
+    """The second step's loss is of weights that the first has moved on its device."""
+    data = reviews.corpus(64, 0)
+    runs = [
+        list(sft(reviewer().to(place), data, loss=toy.rehearsal_loss, steps=2, lr=1e-3, batch_size=16, seed=0, warmup=0, device=place))
+        for place in ("cpu", device)
+    ]
+    for records in zip(*runs, strict=True):
+        alike(records, ("loss", "tokens", "lr", "grad_norm"))
+    assert runs[1][0].loss != runs[1][1].loss
+
+
+@devices
+def test_reward_model_steps_have_the_values_of_the_cpu(device):
+    pairs = decided(reviews.comparisons(64, 0, Annotator("exact", tie_margin=0.05)))
+
+    def run(place):
+        model = RewardModel(ScalarHead(reviewer(), 0), score=last_token_score, over="sequence").to(place)
+        return list(
+            reward_model(
+                model, pairs, loss=pairwise_reward_loss, steps=2, lr=1e-3, batch_size=16, seed=0, pad_id=reviews.PAD, device=place
+            )
+        )
+
+    for records in zip(run("cpu"), run(device), strict=True):
+        alike(records, ("loss", "margin", "pairs"))
+
+
+@devices
+@pytest.mark.parametrize("critic", [False, True], ids=["RLOO", "A2C"])
+def test_a_policy_gradient_step_has_the_values_of_the_cpu(device, critic):
+    records = []
+    for place in ("cpu", device):
+        learner, reference = on(place)
+        if not critic:
+            learner = Learner({"actor": learner["actor"]}, lr=3e-3)
+        run = policy_gradient(
+            learner, reference, toy.reward, toy.prompts(8), advantages=toy.with_value if critic else toy.rloo,
+            loss=toy.response_loss, critic_loss=toy.OPERATORS.critic_loss if critic else None,
+            config=PolicyGradientConfig(beta=0.1, group_size=4, minibatches=2), sampling=toy.SAMPLING, steps=1, seed=0,
+        )  # fmt: skip
+        records.append(next(run))
+    alike(records, ("reward", "kl", "entropy", "length", "advantage_std", "critic_loss", "grad_norm", "sampled"))
+
+
+@devices
+@pytest.mark.parametrize("sharded", [False, True], ids=["whole", "FSDP2"])
+def test_one_rank_takes_the_steps_of_a_plain_learner(device, sharded):
+    """A group of one rank, over nccl on a GPU and over gloo without: the weights of a plain learner on the same device, and the norms
+    of one on the CPU. (AdamW's first steps divide by the gradient, so weights are not compared between devices.)"""
+    if device == "cpu" and torch.cuda.is_available():
+        pytest.skip("ranks meet over nccl where there is a GPU; its own case is the other one")
+    ((backend, plain, ranked),) = run_ranks(rank_steps.both, 1, sharded)
+    assert backend == ("gloo" if device == "cpu" else "nccl")
+    on_cpu = rank_steps.steps(Learner({"actor": rank_steps.decoder("cpu")}, lr=rank_steps.LR), "cpu")
+    assert ranked[1] == plain[1] == on_cpu[1]
+    assert ranked[0] == pytest.approx(plain[0], rel=1e-4) and plain[0] == pytest.approx(on_cpu[0], rel=1e-3)
+    assert set(ranked[2]) == set(plain[2])
+    for name, weight in plain[2].items():
+        assert np.abs(ranked[2][name] - weight).max() <= 1e-5, name
 
 
 @devices

@@ -15,9 +15,11 @@ from autograder.report import (
     first_reason,
     plain,
     points_by_invariant,
+    print_matrix,
     table,
     write_html,
 )
+from autograder.verify import Matrix
 
 EVIL = "</td></svg><script>alert(1)</script><img src=x onerror=alert(1)> "
 EVIL += "[red]markup[/red] \x1b[31m\x1b]0;title\x07 \u202e \u2028 & \"quoted\" 'too'"
@@ -104,3 +106,15 @@ def test_terminal_text_has_no_control_characters_and_no_markup():
 @pytest.mark.parametrize("raw, shown", [("a\nb\tc", "a b c"), ("\x00\x1b", "��"), ("x" * 500, "x" * 399 + "…"), (7, "7")])
 def test_plain(raw, shown):
     assert plain(raw) == shown
+
+
+def test_the_last_row_of_the_proof_is_the_sum_of_all_levels(capsys):
+    """When all levels are proven it says how many of the course's invariants are."""
+    row = {"mutants": 3, "killed": 2, "alternatives": 2, "accepted": 1, "stub_points": 0, "solution_points": 9.5, "max_points": 10}
+    matrix = Matrix({level: {"invariants": count, "covered": count, **row} for level, count in (("0", 5), ("3", 13))})
+    assert matrix.as_json()["all"] == {name: sum(r[name] for r in matrix.levels.values()) for name in matrix.levels["0"]}
+    assert not {"invariants", "covered"} & set(matrix.levels) and matrix.as_json()["levels"] == matrix.levels
+    print_matrix(matrix)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│") and " of " in line]
+    cells = [cell.strip() for cell in lines[-1].strip("│┃ ").split("│")]
+    assert cells == ["all", "18 of 18", "4 of 6", "2 of 4", "0", "19 of 20"] and len(lines) == 3

@@ -1,13 +1,17 @@
 """Texts and actions: what was written is read back, everything else is Malformed, and nothing raises."""
 
 import copy
+import dataclasses
 import json
 import pickle
 import random
 
 from hypothesis import given, settings, strategies as st
+from jaxtyping import config
 import pytest
 
+from course.envs.kernel import reset, step
+from course.envs.three_tools import three_tools, three_tools_tasks
 from course.language.actions import MAX_CHARACTERS, Action, CompactGrammar, JsonGrammar, Malformed, Parameter, ToolSchema
 
 OPS = ("+", "-", "*")
@@ -169,18 +173,15 @@ def never_an_action_by_accident(grammar, blob):
     return 1
 
 
-@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda g: g.name)
-def test_ten_thousand_random_byte_strings(grammar):
+def random_bytes():
     rng = random.Random(4)
-    assert sum(never_an_action_by_accident(grammar, rng.randbytes(rng.randrange(80))) for _ in range(10_000)) == 0
+    return [rng.randbytes(rng.randrange(80)) for _ in range(10_000)]
 
 
-@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda g: g.name)
-def test_ten_thousand_mutated_valid_actions(grammar):
-    rng, actions = random.Random(5), 0
+def mutated(valid):
+    """10,000 of these texts with one to four changes each: something put in, left out, replaced, or copied."""
+    rng = random.Random(5)
     alphabet = '{}[]":,+-*0123456789eE. \n\\u\0\ud800\u00e9abcdef'
-    far = [Action("look", {"key": "ant", "place": place}) for place in (3, 10**18 - 1)]
-    valid = [grammar.encode(a) for a in (CALC, Action("stop"), Action("say", {"to": "you", "words": "a 1 b"}), *far)]
     for _ in range(10_000):
         text = list(rng.choice(valid))
         for _ in range(rng.randint(1, 4)):
@@ -194,8 +195,71 @@ def test_ten_thousand_mutated_valid_actions(grammar):
                 text[i : i + 1] = [rng.choice(alphabet)]
             else:
                 text[i:i] = text[min(i, j) : max(i, j)]
-        actions += never_an_action_by_accident(grammar, "".join(text))
+        yield "".join(text)
+
+
+def valid_texts(grammar):
+    far = [Action("look", {"key": "ant", "place": place}) for place in (3, 10**18 - 1)]
+    return [grammar.encode(a) for a in (CALC, Action("stop"), Action("say", {"to": "you", "words": "a 1 b"}), *far)]
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda g: g.name)
+def test_ten_thousand_random_byte_strings(grammar):
+    assert sum(never_an_action_by_accident(grammar, blob) for blob in random_bytes()) == 0
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda g: g.name)
+def test_ten_thousand_mutated_valid_actions(grammar):
+    actions = sum(never_an_action_by_accident(grammar, text) for text in mutated(valid_texts(grammar)))
     assert 0 < actions < 4000  # a changed digit or word is still an action; most of these are none
+
+
+def counting(world, ran):
+    """The same world; what a tool is asked to do is put into `ran`."""
+
+    def watched(tool):
+        def run(inner, arguments):
+            ran.append(Action(tool.schema.tool, arguments))
+            return tool.run(inner, arguments)
+
+        return dataclasses.replace(tool, run=run)
+
+    return dataclasses.replace(world, tools={name: watched(tool) for name, tool in world.tools.items()})
+
+
+@pytest.fixture
+def few_types_checked():
+    """Types are checked for 200 texts of a kind and not for 10,000: that would take ten times as long."""
+    yield lambda number: config.update("jaxtyping_disable", number >= 200)
+    config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize("name", ["json", "compact"])
+def test_an_environment_runs_a_tool_for_an_action_and_for_nothing_else(name, few_types_checked):
+    """Each text is the first of an episode. What runs is exactly the action that was read; without one nothing runs and nothing raises.
+
+    The three tools are asked with the random bytes and the texts of other schemas from above, and with mutations of their own texts.
+    """
+    ran = []
+    world = counting(three_tools(grammar=name), ran)
+    grammar, state = world.grammar, reset(world, three_tools_tasks(1, 0, pool="online")[0], 0, b"k" * 16)[0]
+    own = Action("look", {"key": "ant"}), Action("calc", {"expression": "3 * 4"}), Action("submit", {"answer": 12})
+    own = [grammar.encode(action) for action in own]
+    other = valid_texts(JSON if name == "json" else COMPACT)
+    counts = {}
+    for kind, texts in (("bytes", random_bytes()), ("other schemas", mutated(other)), ("own", mutated(own))):
+        counts[kind] = dict.fromkeys(("executed", "refused", "malformed"), 0)
+        for number, text in enumerate(texts):
+            few_types_checked(number)
+            action, spent = grammar.decode(text), state.spent
+            ran.clear()
+            after = step(state, text)
+            counts[kind][after.outcome] += 1  # a KeyError for any other outcome
+            assert (after.outcome == "malformed") == isinstance(action, Malformed)
+            assert ran == ([action] if after.outcome == "executed" else [])
+            assert after.cost["calls"] == 1 and state.step == 0 and state.spent == spent  # paid, and the state is as it was
+    assert counts["bytes"]["malformed"] == 10_000
+    assert 0 < counts["own"]["executed"] < 5000 < counts["own"]["malformed"], counts
 
 
 @settings(deadline=None, max_examples=200)

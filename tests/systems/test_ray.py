@@ -1,4 +1,9 @@
-"""Ray actors are one more engine: the same records and weights, whoever is killed."""
+"""Ray actors are one more engine: the same records and weights, whoever is killed.
+
+All tests that need the cluster are here, one behind the other, so that pytest-xdist's worksteal, which deals out and steals whole runs
+of neighbours, seldom parts them. Parted they need two clusters, which don't meet. --dist loadgroup would keep a group together, but
+deals out all other tests singly, and nearly every module's fixtures (a lab's execution, trained policies) would be made by each worker.
+"""
 
 import contextlib
 import os
@@ -138,6 +143,14 @@ def test_actors_that_always_die(fresh, expected, monkeypatch):
     assert hashes(records.values()) == hashes(expected[:4])
 
 
+def test_a_policy_that_arrives_changed(fresh):
+    fresh.publish(blank_policy(3))
+    fresh.law.parts[1]["model.norm.weight"][0] += 1
+    with pytest.raises(WrongRecord, match="publish again"):
+        fresh.collect(PLAYS)
+    assert not start_ray()
+
+
 @pytest.mark.parametrize("name", ["OutOfMemoryError", "ObjectLostError", "NodeDiedError"])
 def test_whatever_ray_calls_a_lost_actor(name, policy, monkeypatch):
     """No cluster: an actor that the memory monitor killed, or an answer that went with its machine, is no RayActorError."""
@@ -159,11 +172,3 @@ def test_whatever_ray_calls_a_lost_actor(name, policy, monkeypatch):
     with pytest.raises(LostWorker, match=r"1 in a row died over shard 0 \(gone\): nothing is lost"):
         engine.finished()
     assert list(engine._queue) == [task] and made == [0]
-
-
-def test_a_policy_that_arrives_changed(fresh):
-    fresh.publish(blank_policy(3))
-    fresh.law.parts[1]["model.norm.weight"][0] += 1
-    with pytest.raises(WrongRecord, match="publish again"):
-        fresh.collect(PLAYS)
-    assert not start_ray()
