@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 # Tests at the same time, each in one thread; about 3 GB of memory apiece.
 JOBS ?= 2
 
-.PHONY: setup system demo test lab build clean
+.PHONY: setup system full demo test lab build clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ setup: $(VENV)/ready system
 
 $(VENV)/ready: requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 to 3.13 with the venv module was found. On Debian or Ubuntu: apt-get install python3 python3-venv"; exit 1; }
+	@echo "making $(VENV)/: some minutes and about 2 GB, once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
@@ -28,23 +29,27 @@ $(VENV)/ready: requirements.lock pyproject.toml
 
 # bubblewrap holds untrusted submissions; chromium is only needed by the browser tests. Installed where this may be done without asking.
 system:
-	@for pair in bwrap:bubblewrap chromium:chromium; do command=$${pair%%:*}; package=$${pair##*:}; \
+	@for pair in bwrap:bubblewrap $$(test ! -d tests || echo chromium:chromium); do command=$${pair%%:*}; package=$${pair##*:}; \
 	if command -v $$command >/dev/null 2>&1; then continue; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 && [ -f /etc/debian_version ]; then \
 		echo "installing $$package"; (apt-get install -y -qq $$package || { apt-get update -qq && apt-get install -y -qq $$package; }) >/dev/null 2>&1 \
 			|| echo "could not install $$package; 'course doctor' says what that means"; \
 	else echo "$$package is not installed ($$command not found); 'course doctor' says what that means. On Debian or Ubuntu: sudo apt-get install $$package"; fi; done
 
-demo: setup
+# What needs solutions, hidden checks and tests, asked before anything is installed for it.
+full:
+	@test -d solutions || { echo "this is the students' edition: it has no solutions, hidden checks or tests; start with: make lab"; exit 2; }
+
+demo: full setup
 	$(BIN)/course demo
 
-test: setup
+test: full setup
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 lab: setup
 	$(BIN)/course lab
 
-build: setup
+build: full setup
 	$(BIN)/course build
 
 clean:

@@ -67,6 +67,8 @@ def check(function: Callable, name: str | None = None) -> None:
 
 def statement(id: str) -> str:
     """The contract's own words for an invariant, as in statement('L0.05')."""
+    if id not in contract():
+        raise ValueError(f"id must be one that a card names, as in statement('L0.05'); got {id!r}")
     row = contract()[id]
     return f"{row.id} {row.title}: {row.must}"
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autograder.judge import full_points
 from autograder.levels import load, numbers
 from autograder.local import MIME
 
@@ -26,7 +27,7 @@ def standings(work: Path) -> list[Standing]:
         results = _saved_results(Path(work, level.name, "lab.ipynb"))
         for exercise in level.exercises:
             state = "notebook not found" if results is None else _state(results.get(exercise.function))
-            rows.append(Standing(number, exercise.function, exercise.title, level.points_of(exercise.function), state))
+            rows.append(Standing(number, exercise.function, exercise.title, full_points(level, exercise.function), state))
     return rows
 
 

@@ -42,15 +42,16 @@ def write_release(target: Path) -> int:
 
 
 def known_mistakes() -> dict[str, Any]:
-    """Check name -> {signature of the answers: message}, and under "hidden" how many more checks each function has.
+    """Check name -> {signature of the answers: message}; under "hidden" how many more checks each function has, under "points" all it is worth.
 
     KEYED functions have none: a mistake of theirs is the right answer with something changed, and its hash would confirm guesses at the rest.
     """
-    table: dict[str, Any] = {"hidden": {}}
+    table: dict[str, Any] = {"hidden": {}, "points": {}}
     for number in numbers():
         level = load(number)
         for exercise in level.exercises:
             table["hidden"][exercise.function] = hidden_count(level, exercise.function)
+            table["points"][exercise.function] = level.points_of(exercise.function)
         for check in level.checks:
             if check.hidden or check.home is not None or check.function in KEYED:
                 continue

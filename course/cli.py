@@ -49,6 +49,8 @@ def lab(no_open: Annotated[bool, typer.Option("--no-open", help="only copy, do n
     if not no_open:
         jupyter = Path(sys.executable).parent / "jupyter"
         os.chdir(work)
+        # `course doctor` in a JupyterLab terminal, or `!course doctor` in a cell, finds this environment's command
+        os.environ["PATH"] = os.pathsep.join(filter(None, (str(jupyter.parent), os.environ.get("PATH"))))
         os.execv(
             str(jupyter),
             [str(jupyter), "lab", "--LabApp.default_url=/lab/tree/start/start.ipynb"]
@@ -200,7 +202,10 @@ def evidence(level: int, seeds: Annotated[int, typer.Option(min=1)] = 10) -> Non
 
 
 @app.command()
-def bench(name: str, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+def bench(
+    name: Annotated[str, typer.Argument(help="cluster, episodes, sampler, step or store")],
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
     """Ratios against a named alternative, measured side by side in this process; below 1 is better. `course bench sampler`."""
     import importlib
     import importlib.util

@@ -1,8 +1,11 @@
 """The students' zip works by itself and holds nothing that is the instructor's."""
 
+import ast
 import filecmp
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -106,6 +109,51 @@ def test_instructor_commands_say_what_is_missing(edition):
         env={**os.environ, "PYTHONPATH": str(edition)},
     )
     assert run.returncode == 2 and "students' edition" in run.stderr
+
+
+def test_start_counts_the_points_that_the_cards_say(edition):
+    """Hidden checks are not there, but their points are: a student's total is the one of cards and README."""
+    code = """
+from pathlib import Path
+from autograder.progress import standings
+print({row.function: row.points for row in standings(Path("work"))})
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", ALONE + code],
+        cwd=edition,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(edition)},
+    )
+    assert run.returncode == 0, run.stderr
+    said = ast.literal_eval(run.stdout)
+    assert said == {e.function: load(n).points_of(e.function) for n in numbers() for e in load(n).exercises}
+    card = json.loads((edition / "levels" / "level0" / "lab.ipynb").read_text())["cells"][4]["source"]
+    assert float(re.search(r"\| \d+ \| \d of 5 \| ([\d.]+) \|", "".join(card))[1]) == said["log_softmax"]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.parametrize("target", ["demo", "test", "build"])
+def test_what_needs_the_checkout_says_so_before_it_installs_anything(edition, target):
+    run = subprocess.run(["make", target], cwd=edition, capture_output=True, text=True)
+    assert run.returncode == 2 and "students' edition" in run.stdout and "make lab" in run.stdout
+    assert not (edition / ".venv").exists()
+
+
+def test_a_terminal_of_the_lab_finds_the_command(monkeypatch, tmp_path):
+    """start.ipynb says `course doctor` in a terminal: JupyterLab hands its own PATH to terminals and kernels."""
+    from course import cli
+
+    (tmp_path / "levels").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "ROOT", tmp_path)
+    (tmp_path / "work").mkdir()
+    monkeypatch.setenv("PATH", "/usr/bin")
+    started = []
+    monkeypatch.setattr(os, "execv", lambda program, words: started.append((program, os.environ["PATH"])))
+    cli.lab(no_open=False)
+    ((program, path),) = started
+    assert path.split(os.pathsep) == [os.path.dirname(program), "/usr/bin"]
 
 
 def test_the_same_checkout_gives_the_same_zip(two_zips):
