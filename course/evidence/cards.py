@@ -117,16 +117,18 @@ def page(cards: Sequence[Card]) -> str:
     found = sum(len(card.conflicts) for card in cards)
     statuses = Counter(card.status for card in cards)
     done, in_part, only, none = (statuses[status] for status in STATUSES)
-    counts = f"In the course: {done} in full, {in_part} in part, {none} not; {only} closed ones as a card only."
+    mechanisms = Counter(mechanism for card in cards for mechanism in card.mechanisms)
+    counts = f"In the course: {done} in full, {in_part} in part, {none} not; {only} as a card only."
     options = {
         "laboratory": {name: text for name, text in LABORATORIES.items() if any(card.laboratory == name for card in cards)},
-        "mechanism": {name: name for name in sorted({m for card in cards for m in card.mechanisms}, key=str.lower)},
-        "field": {field: _words(field) for field in FIELDS},
+        "mechanism": {name: f"{name} ({count})" for name, count in sorted(mechanisms.items(), key=lambda item: item[0].lower())},
         "label": {"D": "D disclosed", "I": "I inferred", "U": "U unknown"},
+        "field": {field: _words(field) for field in FIELDS},
         "status": {status: status for status in STATUSES},
     }
+    told = {"field": "of the row", "status": "the course"}
     filters = "".join(
-        f'<label>{name} <select id="{name}"><option value="">any</option>'
+        f'<label>{told.get(name, name)} <select id="{name}"><option value="">any</option>'
         + "".join(f'<option value="{_e(value)}">{_e(text)}</option>' for value, text in values.items())
         + "</select></label>"
         for name, values in options.items()
@@ -205,7 +207,7 @@ body{font:16px/1.45 system-ui,sans-serif;color:#222;background:#fff;margin:0 aut
 h1{margin:.2rem 0}h2{margin:0}h3{margin:1rem 0 .2rem;font-size:1rem}
 form{background:#fff;border-bottom:1px solid #8a8a8a;padding:.6rem 0;display:flex;flex-wrap:wrap;gap:.5rem 1rem;align-items:end}
 label{display:flex;flex-direction:column;font-size:.85rem}
-select,input,button{font:inherit;padding:.2rem .4rem;max-width:15rem}
+select,input,button{font:inherit;padding:.2rem .4rem;max-width:15rem;height:2.1rem}
 :focus-visible{outline:3px solid #D55E00;outline-offset:2px}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse}
@@ -216,7 +218,7 @@ table{border-collapse:collapse}
 .overview thead span{writing-mode:vertical-rl;transform:rotate(180deg)}
 .overview td.status{white-space:nowrap;text-align:left}
 .D{background:var(--D);color:#fff}.I{background:var(--I);color:#000}.U{background:var(--U);color:#222}
-article{border:1px solid #8a8a8a;border-radius:.4rem;padding:1rem;margin:1rem 0;scroll-margin-top:9rem}
+article{border:1px solid #8a8a8a;border-radius:.4rem;padding:1rem;margin:1rem 0;scroll-margin-top:12rem}
 .about{margin:.1rem 0;color:#444}.tags{margin:.4rem 0;display:flex;flex-wrap:wrap;gap:.3rem}
 .tags span{border:1px solid #8a8a8a;border-radius:1rem;padding:0 .6rem;font-size:.85rem}
 .fields{width:100%}.fields th{text-align:left;vertical-align:top;width:9rem;padding:.35rem .6rem .35rem 0;border-top:1px solid #ddd}

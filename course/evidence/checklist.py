@@ -8,8 +8,10 @@ the declaration says once what holds for the whole run:
     serializer      digest or name@version                     prompt template and form of tool calls
     split           {"by", "train", "held_out"}                what keeps tasks apart, and how many there are on each side
     demonstrations  number                                     of the cloning stage, 0 if there was none
-    optimizer       {"name", "lr", "batch", "clip", "kl", "entropy", "value"}     clip, kl, entropy and value null where the recipe has none
-    rollouts        {"horizons": {length: episodes}, "temperature", "lag"}        lag in updates, from the first version
+    optimizer       {"name", "lr", "batch", "clip", "kl", "entropy", "value"}
+                                                               clip, kl, entropy and value null where there is none
+    rollouts        {"horizons": {length: episodes}, "temperature", "lag"}
+                                                               lag in updates, from the first version
     rewards         {"raw", "scalarization"}                   where the vectors lie, and the rule that makes a number of them
     failures        {"failed", "filtered"}                     episodes, counted even if there were none
     inference       {"samples", "tokens", "tools", "router"}   at evaluation; tools and router null where there is none

@@ -5,11 +5,11 @@ from typing import Any
 from course.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PINK, RED, SKY, canvas
 
 STAGES = (  # name, what it does, levels, colour, angle from the top in degrees
-    ("sampler", "which tasks", "levels 0, 4", SKY, 0),
-    ("rollout", "the policy acts", "levels 0, 4", BLUE, 60),
+    ("sampler", "which tasks", "levels 4, 6", SKY, 0),
+    ("rollout", "the policy acts", "levels 0, 3, 4", BLUE, 60),
     ("feedback", "what was good", "levels 1, 5", GREEN, 120),
-    ("credit", "which token did it", "levels 2, 4", ORANGE, 180),
-    ("update", "the weights move", "levels 2, 3", RED, 240),
+    ("credit", "which token did it", "levels 2, 4, 6", ORANGE, 180),
+    ("update", "the weights move", "levels 0, 1, 2", RED, 240),
     ("accounting", "what it cost, what holds", "levels 6, 7", PINK, 300),
 )
 

@@ -162,6 +162,7 @@ def points_handed_out(points: Mapping[str, Mapping[str, int]], possible: int, *,
     graders = list(next(iter(points.values())))
     figure, (panel,) = canvas(1, width=7.0, height=3.6, title=title)
     _bars(panel, {grader: {name: row[grader] for name, row in points.items()} for grader in graders}, True)
+    panel.set_yticks([tick for tick in panel.get_yticks() if tick <= possible])
     panel.set_ylim(0, possible * 1.3)
     label(panel, x="submission", y=f"points of {possible}")
     return figure
@@ -251,17 +252,20 @@ def loophole_curves(runs: Mapping[str, Sequence[Mapping[str, Sequence[float | in
                 thin = {"linewidth": 0.7, "alpha": 0.4}
                 panel.plot(run["step"], run[key], color=colour, **(thin if place else {**look, "label": told}))
         panel.set_ylim(-0.03, 1.05)
+        panel.xaxis.get_major_locator().set_params(integer=True)
         label(panel, x="step of RL", y="share of episodes" if panel is panels[0] else "", title=name.replace("_", " "))
     handles, names = panels[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
+    note = "thick: the first run; thin: the others" if any(len(several) > 1 for several in runs.values()) else None
+    figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False, title=note)
     return figure
 
 
 def debate_curves(runs: Mapping[str, Sequence[tuple[int, float, float, float]]], *, title: str) -> Any:
     """For each judge its score of both sides and the share of its verdicts for the truth by step. A row: (step, score, share, ..)."""
     figure, (left, right) = canvas(2, width=6.6, height=4.0, title=title)
-    for (name, rows), colour, marker, style in zip(runs.items(), CYCLE, MARKERS, ("-", "--", ":")):
-        look = {"color": colour, "marker": marker, "linestyle": style, "markevery": max(1, len(rows) // 8), "label": name}
+    for (name, rows), colour, marker, style, size in zip(runs.items(), CYCLE, MARKERS, ("-", "--", ":"), (10, 7, 4)):
+        look = {"color": colour, "marker": marker, "markersize": size, "linestyle": style, "label": name}  # curves may coincide
+        look |= {"markevery": max(1, len(rows) // 8)}
         left.plot([row[0] for row in rows], [row[1] for row in rows], **look)
         right.plot([row[0] for row in rows], [row[2] for row in rows], **look)
     right.axhline(0.5, color=GREY, linewidth=0.9, linestyle=":")

@@ -4,7 +4,7 @@ import io
 import textwrap
 from typing import Any
 
-INK, GREY = "#222222", "#8a8a8a"
+INK, GREY = "#222222", "#767676"  # grey text, too, is read: 4.5 to 1 on white
 BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"
 CYCLE = (BLUE, ORANGE, GREEN, PINK, SKY, RED)
 MARKERS = ("o", "s", "^", "D", "v", "P")  # every series has a shape as well as a colour
@@ -31,8 +31,16 @@ def canvas(columns: int = 1, *, width: float = 6.4, height: float = 3.8, title: 
         panel.grid(True, axis="y", color="#e6e6e6", linewidth=0.8)
         panel.set_axisbelow(True)
     if title:
-        figure.suptitle(textwrap.fill(title, int(9.4 * figure.get_figwidth())), color=INK, fontweight="bold")
+        figure.suptitle(balanced(title, int(9.4 * figure.get_figwidth())), color=INK, fontweight="bold")
     return figure, panels
+
+
+def balanced(text: str, width: int) -> str:
+    """The text in as few lines of at most `width` letters as it needs, none of them much shorter than the others."""
+    lines, longest = textwrap.wrap(text, width), max(map(len, text.split()), default=width)
+    while width > longest and len(narrower := textwrap.wrap(text, width - 1)) == len(lines):
+        lines, width = narrower, width - 1
+    return "\n".join(lines)
 
 
 def label(panel: Any, *, x: str, y: str, title: str = "") -> None:

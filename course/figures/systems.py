@@ -72,7 +72,7 @@ def stages(logs: Mapping[str, Mapping[str, Mapping[str, float | int]]], *, title
             panel.axhline(shares[0], color=colour, linewidth=0.8, linestyle=":")
             panel.plot(range(len(names)), shares, color=colour, marker=marker, label=stratum)
         panel.set_xticks(range(len(names)), names, fontsize=9)
-        panel.set_ylim(0, 1.0)
+        panel.set_ylim(-0.03, 1.03)
         label(panel, x="stage", y="share of the episodes" if panel is panels[0] else "", title=way)
     panels[0].legend(frameon=False, fontsize=9)
     return figure
@@ -115,13 +115,14 @@ def percentiles(panel: Any, tails: Mapping[str, Mapping[str, float | int]]) -> N
         for name, value, colour, marker in zip(PERCENTILES, values, (BLUE, ORANGE, RED), MARKERS):
             panel.plot([value], [place], color=colour, marker=marker, markersize=8, linestyle="", label=None if place else name)
             panel.annotate(
-                f"{value:.3g}", (value, place), (0, 9), textcoords="offset points", ha="center", fontsize=8.5, color=INK
+                f"{value:,.0f}" if value >= 1000 else f"{value:.3g}", (value, place), (0, 9), textcoords="offset points", ha="center", fontsize=8.5, color=INK
             )
     panel.set_xscale("log")
     panel.set_yticks(range(len(tails)), list(tails))
-    panel.set_ylim(-0.6, len(tails) - 0.3)
+    panel.set_ylim(-0.95, len(tails) - 0.5)
+    panel.margins(x=0.12)
     panel.grid(False)
-    panel.legend(frameon=False, fontsize=9, loc="lower right")
+    panel.legend(frameon=False, fontsize=9, loc="lower right", ncols=3)  # below the last row
     label(panel, x="seconds from start to end of an episode", y="", title="tails of the latency")
 
 
@@ -150,7 +151,7 @@ def paired(
     return figure
 
 
-ANSWERS = {"answered": GREEN, "failed": RED, "never answered": ORANGE}
+ANSWERS = {"answered": (GREEN, ""), "failed": (RED, "xxx"), "never answered": (ORANGE, "//")}  # colour and hatch
 
 
 def late_rewards(
@@ -162,11 +163,13 @@ def late_rewards(
     """
     if set(attempts) != set(ends):
         raise ValueError(f"attempts and ends must be of the same episodes; got {sorted(attempts)} and {sorted(ends)}")
-    figure, (panel,) = canvas(1, width=7.6, height=1.2 + 0.34 * len(attempts), title=title)
+    figure, (panel,) = canvas(1, width=7.6, height=1.5 + 0.34 * len(attempts), title=title)
     named = set()
     for place, (episode, tries) in enumerate(attempts.items()):
         for start, end, kind in tries:
-            panel.barh(-place, end - start, left=start, height=0.55, color=ANSWERS[kind], label=None if kind in named else kind)
+            colour, hatch = ANSWERS[kind]
+            look = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
+            panel.barh(-place, end - start, left=start, height=0.55, label=None if kind in named else kind, **look)
             named.add(kind)
         panel.annotate(
             ends[episode], (tries[-1][1], -place), (5, 0), textcoords="offset points", va="center", fontsize=9, color=INK
@@ -175,7 +178,7 @@ def late_rewards(
     panel.set_xlim(0, 1.12 * max(end for tries in attempts.values() for _, end, _ in tries))
     panel.grid(True, axis="x", color="#e6e6e6", linewidth=0.8)
     panel.grid(False, axis="y")
-    panel.legend(frameon=False, fontsize=9, loc="lower right")
+    figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=len(ANSWERS))
     label(panel, x="seconds since the rewards were asked for (virtual)", y="")
     return figure
 
@@ -252,6 +255,7 @@ def gate_log(
     for wanted, colour, marker, name in ((True, BLUE, "o", "committed"), (False, RED, "X", "rejected")):
         mine = [i for i in at if committed[i] is wanted]
         panel.plot(mine, [increments[i] for i in mine], color=colour, marker=marker, linestyle="", label=f"{name} ({len(mine)})")
+    panel.xaxis.get_major_locator().set_params(integer=True)
     panel.legend(frameon=False, fontsize=9)
     label(panel, x="proposal", y=y)
     return figure
@@ -315,6 +319,7 @@ def attribution(effects: Mapping[str, Any], true: Sequence[str], *, x: str, titl
         panel.plot([effect.estimate], [y], color=colour, marker="o" if ":" not in name else "s", markersize=6)
         if name in true:
             panel.annotate("★", (1.0, y), xycoords=("axes fraction", "data"), ha="left", va="center", color=ORANGE, fontsize=12)
+    panel.set_ylim(0.6 - len(effects), 0.6)
     panel.set_yticks([-i for i in range(len(effects))], [name.replace(":", " × ") for name in effects], fontsize=9)
     panel.grid(True, axis="x", color="#e6e6e6", linewidth=0.8)
     panel.grid(False, axis="y")

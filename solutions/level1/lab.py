@@ -14,7 +14,7 @@
 # on, a **reward**. Most of its time goes into the ways in which that number is wrong: labels are noisy, biased,
 # tied or cyclic; the model is read at the wrong token; the split leaks; the model is accurate where it does not matter.
 #
-# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
+# Statements about what others have built carry a mark: **[D]** disclosed in a source, **[I]** inferred by us, **[U]** unknown.
 #
 # **You will be able to**
 # - derive and implement the losses of reward models from pairs, rankings, soft labels and marks in time;

@@ -12,7 +12,7 @@
 # Demonstrations, rankings, PPO: the recipe that most later ones vary. It is also the best disclosed one. Here are its three stages with the package's own
 # parts, its ratios kept where they have no unit, and everything else a laptop's size. A miniature, no reproduction.
 #
-# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
+# Statements about what others have built carry a mark: **[D]** disclosed in a source, **[I]** inferred by us, **[U]** unknown.
 #
 # **You will see** what PPO against a learned reward costs in text that nobody asked about, and what rehearsal buys back. **You need** the lab of this level.
 # There is nothing to hand in.

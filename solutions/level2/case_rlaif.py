@@ -12,7 +12,7 @@
 # If a model's preferences can stand for people's, labels cost a forward pass. Google's study (Lee et al., 2023) compared the two with everything else equal, then left
 # the reward model out. Its update is often called PPO; it is **REINFORCE** with a learned value baseline and a price of KL **[D]**: no ratio, no clipping.
 #
-# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
+# Statements about what others have built carry a mark: **[D]** disclosed in a source, **[I]** inferred by us, **[U]** unknown.
 #
 # **You will see** three teachers of one policy, and whether the accuracy of a reward model is the quality of the policy it makes. **You need** the lab of this
 # level. There is nothing to hand in.

@@ -15,7 +15,7 @@
 # token gets which reward, what counts as credit, how far one batch may push, what the sum is divided by. Then you train with
 # them, push too hard, and build the alarm that notices.
 #
-# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]**
+# Statements about what others have built carry a mark: **[D]** disclosed in a source, **[I]** inferred by us, **[U]**
 # unknown.
 #
 # **You will be able to**

@@ -13,7 +13,7 @@
 # trained on. AlphaProof (Google DeepMind, announced 2024) did this for mathematics in Lean. Here is the same loop in a logic that fits on a page, with a network
 # of some fifty thousand weights.
 #
-# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
+# Statements about what others have built carry a mark: **[D]** disclosed in a source, **[I]** inferred by us, **[U]** unknown.
 #
 # **You will see** a proof kernel and AND-OR search; verified proofs fed back into training, against a control without them; a copy of the weights
 # adapted to one target, with its bill; translations accepted by proof of equivalence. **You need** `solve` from the lab of this level.

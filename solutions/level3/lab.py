@@ -13,7 +13,7 @@
 # **chooses**. Choosing needs no gradient and no training run. It is paid for at every question, and whatever the judge (the reward model, or
 # whatever else scores) gets wrong is what it finds first. In this level you write the arithmetic of selection, count its bill to the last token, and put it beside PPO at equal cost.
 #
-# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
+# Statements about what others have built carry a mark: **[D]** disclosed in a source, **[I]** inferred by us, **[U]** unknown.
 #
 # **You will be able to**
 # - say what best-of-N is worth, without bias, from one pool of samples, by the score that selects and by gold;

@@ -13,7 +13,7 @@
 # of answers, a reward model, PPO and best-of-N all had a part in it. Which of them made its best answers is often told wrongly. Here all of them run on the same questions, in a
 # browser over a few hundred tiny sites. A miniature, no reproduction.
 #
-# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
+# Statements about what others have built carry a mark: **[D]** disclosed in a source, **[I]** inferred by us, **[U]** unknown.
 #
 # **You will see** what cloning takes over from people in a hurry, what a reward model that reads answers and quotes prefers, and who beats whom: people, the clone, the best
 # of 4, 16 or 64 of its episodes, and PPO. **You need** the lab of this level. There is nothing to hand in.

@@ -14,7 +14,7 @@
 # what is not permitted or not affordable, sign what it answers, and keep a record from which the whole **episode** (one task, from its prompt to its end) can
 # be rebuilt bit for bit. Then you train a policy in it: first by imitation, with the mask of level 0, then by RL over several turns, with level 2's GRPO.
 #
-# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
+# Statements about what others have built carry a mark: **[D]** disclosed in a source, **[I]** inferred by us, **[U]** unknown.
 #
 # **You will be able to**
 # - turn actions into texts and texts back into actions, so that whatever else arrives is a value and not an accident;

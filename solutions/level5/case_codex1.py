@@ -13,7 +13,7 @@
 # Tests make a reward that nobody has to judge, and they leave open what was asked for: whoever may edit the tests can make them pass. Here one trainer makes five policies from one
 # clone, and only the reward differs. A miniature, no reproduction.
 #
-# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
+# Statements about what others have built carry a mark: **[D]** disclosed in a source, **[I]** inferred by us, **[U]** unknown.
 #
 # **You will see** what a policy becomes when the tests that count are its own, what a price on the hack does when it is below and above what the tests pay, what hidden tests do
 # without any price, and what the terms for instruction and report add. **You need** the lab of this level. There is nothing to hand in.

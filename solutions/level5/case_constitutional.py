@@ -13,7 +13,7 @@
 # stages**: answers are criticised, revised and imitated; then pairs of answers are judged, a preference model (level 1's reward model, under Anthropic's name) learns the judgements, and PPO follows it. Both stages run here with the
 # package's own parts. A miniature, no reproduction.
 #
-# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
+# Statements about what others have built carry a mark: **[D]** disclosed in a source, **[I]** inferred by us, **[U]** unknown.
 #
 # **You will see** what each stage does to helpfulness and to harm, measured apart; what drawing a new principle each round is good for; and what clamping a judge's probabilities
 # to 40-60 per cent does about its errors, and what it doesn't. **You need** the lab of this level. There is nothing to hand in.

@@ -13,7 +13,7 @@
 # is wanted, and a policy that is trained against them finds what each of them overlooks. In this level you put such sources together without losing them in one sum,
 # let policies find the holes of an environment by themselves, catch them without looking at the reward, and close the holes so that the task survives.
 #
-# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
+# Statements about what others have built carry a mark: **[D]** disclosed in a source, **[I]** inferred by us, **[U]** unknown.
 #
 # **You will be able to**
 # - keep a reward as a vector, choose between a sum, an order, a gate and a multiplier, and say what a severe risk costs under each;
@@ -1356,11 +1356,12 @@ pictures.loophole_curves(
 
 # %% tags=["experiment"]
 everywhere = {name: measured(policy, Loopholes.only(name)) for name, policy in policies.items()}
+named_most = sum(max(hunt.SWITCHES, key=row["used"].get) == name for name, row in everywhere.items())
 everywhere = {"the clone, closed": measured(cloned, Loopholes()), **{f"{name.replace('_', ' ')} open": row for name, row in everywhere.items()}}
 pictures.audit_table(
     {name: [row["used"][switch] for switch in hunt.SWITCHES] + [row["solved"]] for name, row in everywhere.items()},
     [*(name.replace("_", " ") for name in hunt.SWITCHES), "truly solved"],
-    title=f"Your audit on {N_HELD_OUT} held-out tasks each: every policy by what it does, not by what it was paid",
+    title=f"{N_HELD_OUT} held-out tasks each: your audit names the open hole most often in {named_most} of {len(policies)} policies",
 )  # fmt: skip
 
 # %% tags=["experiment"]

@@ -12,7 +12,7 @@
 # People watched an agent act in a house and pressed a key when it got nearer to what it had been told, another when it got further away. From such marks DeepMind's interactive agents
 # (Abramson et al., 2022) learned a utility, and from the utility's changes a reward **[D]**. Here the house is a floor of four by four, and the watcher is a program whose delay and errors we set. A miniature, no reproduction.
 #
-# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
+# Statements about what others have built carry a mark: **[D]** disclosed in a source, **[I]** inferred by us, **[U]** unknown.
 #
 # **You will see** what reinforcement learning on a learned utility adds to cloning, what late or wrong marks do to it, what swapped instructions are for, and what actors that are behind
 # cost with V-trace and without. **You need** the lab of this level. There is nothing to hand in.

@@ -13,7 +13,7 @@
 # when they come, and the learner goes on meanwhile. Each of these steps can lose a sample, take one twice, mix up two policies, or forget a cost. The policies, the tasks and the records are those of level 4; in this level the round becomes a distributed system that loses nothing and can prove it: what was
 # sampled by whom, what it was worth, what was learned from it, and what it cost.
 #
-# Statements about what others have built carry a mark: **[D]** disclosed by those who built it, **[I]** inferred by us, **[U]** unknown.
+# Statements about what others have built carry a mark: **[D]** disclosed in a source, **[I]** inferred by us, **[U]** unknown.
 #
 # **You will be able to**
 # - correct for samples that an older policy made, and say how old they are and how much is left of them;

@@ -10,7 +10,7 @@
 # # Level 7 · Reading frontier reports adversarially
 #
 # In levels 0 to 6 you have trained policies, attacked rewards and kept ledgers. Others do so at another scale, and what you learn of it is a text: an announcement, a model card, a paper, or somebody's summary of one. This level is about such texts: what they say,
-# what they don't, and what is made of them one retelling later. At the end you read an announcement that you have not seen before, and then one that you have written yourself: the ledger of your own run.
+# what they don't, and what is made of them one retelling later. At the end you audit an announcement that you have not seen before, and then a report of your own: the ledger of your run.
 #
 # Every claim carries a label. It stood as a mark, [D], [I] or [U], beside what earlier levels said of others' systems; here it is the subject.
 #
@@ -613,7 +613,7 @@ pictures.marks(
         for card in sorted(systems, key=lambda card: card.year or "9")
     },
     shown, pictures.LABELS,
-    title=f"By year. Rows that are D, of {len(ASKED)}: {deepest} {disclosed[deepest]}; each closed family {f'{low} to ' if low < high else ''}{high}",
+    title=f"In order of time, D in {disclosed[deepest]} of {len(ASKED)} rows for {deepest}, in {f'{low} to ' if low < high else ''}{high} for each closed family",
 )  # fmt: skip
 
 # %% tags=["experiment"]
@@ -625,6 +625,12 @@ def mean_rows(chosen, without=()):
     return sum(sum(card.labels[field] == "D" for field in ASKED if field not in without) for card in chosen) / len(chosen)
 
 
+def gap(*groups, without=()):
+    """How far apart the groups' means are."""
+    means = [mean_rows(group, without) for group in groups]
+    return max(means) - min(means)
+
+
 early, late = ([card for card in systems if card.year and (card.year[:4] < "2024") is before] for before in (True, False))
 named, unnamed = ([card for card in systems if (card.labels["optimizer"] == "D") is named] for named in (True, False))
 say(
@@ -633,7 +639,7 @@ say(
     f"Does it depend on the laboratory? Of {len(ASKED)} rows are D on average: "
     + ", ".join(f"{name} {mean_rows(chosen):.1f}" for name, chosen in by_laboratory.items())
     + f"; up to 2023 {mean_rows(early):.1f}, from 2024 on {mean_rows(late):.1f}; in a closed family {mean_rows([card for card in systems if card.name in closed]):.1f}. Of the other {len(ASKED) - 1} rows, where a text names "
-    f"the algorithm {mean_rows(named, ('optimizer',)):.1f}, where it doesn't {mean_rows(unnamed, ('optimizer',)):.1f}. It depends on the kind of text and its year more than on the laboratory; but these are {len(systems)} cards, chosen by three sources.\n\n"
+    f"the algorithm {mean_rows(named, ('optimizer',)):.1f}, where it doesn't {mean_rows(unnamed, ('optimizer',)):.1f}. The gaps are {gap(named, unnamed, without=('optimizer',)):.1f} between kinds of text, {gap(early, late):.1f} between years, and up to {gap(*by_laboratory.values()):.1f} between laboratories: too near to each other to tell which of the three it is, on {len(systems)} cards that three sources chose.\n\n"
     f"Our own sources disagree in {len(disagreements)} places on {len({name for name, _ in disagreements})} of {len(cards)} cards:\n\n"
     + table(
         ("card", "quantity", "what is said, and where"),
@@ -733,11 +739,11 @@ say(
 # Write your name below. It draws your announcement out of 200, R-000 to R-199: an invented laboratory and model, numbered sentences `s1`, `s2`, ..., and six lines `h1` to `h6`, in which a newsletter retells it. What is right for it is with the grader and not in this package. Hand in three things:
 #
 # - `"report"`: its id, as in "R-017";
-# - `"table"`: for each row, by the question printed below, label and places. **D**: a sentence that answers it. **I**: *all* sentences it is computed from, two or more, if no sentence gives it and arithmetic does. **U**: none, or leave the row out. A sentence that speaks of the topic and does not
+# - `"table"`: for each row, by its question in the table above, label and places. **D**: a sentence that answers it. **I**: *all* sentences it is computed from, two or more, if no sentence gives it and arithmetic does. **U**: none, or leave the row out. A sentence that speaks of the topic and does not
 #   answer the question, such as one that praises, leaves the row U. The row `unknowns` is the list of the fields that are U;
-# - `"over_claims"`: the lines that claim more than the announcement says, each with the reason, from the list: three or four of the six. Numbers are worth their conditions, words what they mean (7.2).
+# - `"over_claims"`: the lines that claim more than the announcement says, each with its reason, from the list above: three or four of the six. Numbers are worth their conditions, words what they mean (7.2).
 #
-# **To practise first:** `practice(number)` gives one of the 200 announcements of Experiment A with its `truth`. Read one, write down its table, and open the one below it.
+# **To practise more:** `practice(number)` gives another of the 200 announcements of Experiment A. Put its number into the cell above, write down its table, and only then unfold what a careful reader finds.
 
 # %%
 NAME = "the reference solution"  # write your own

@@ -23,36 +23,19 @@ round_map()
 # %% [markdown]
 # | level | stage of the round | you implement | hours |
 # |---|---|---|---|
-# | **0 Probability and masks** | rollout: what did the policy choose, and how likely was it | log-probabilities, KL, attention and action masks, the SFT loss | 5 |
-# | **1 Preference modelling** | feedback: from choices to a number | reward-model losses, splits, calibration, queries, DPO | 6 |
-# | **2 Bandit RLHF** | credit and update | returns, GAE, PPO, GRPO; hacking a reward and noticing it | 9 |
-# | **3 Selection versus optimisation** | search at equal compute | best-of-N, pass@k, consensus, proof search | 5 |
-# | **4 Tool environments** | rollout over several turns | actions, authorisation, replay, RL with tools | 9 |
-# | **5 Multi-source rewards and attacks** | feedback under attack | reward vectors, gates, rules, diffs, canaries, citations; what a policy exploits and how it is closed | 8 |
-# | **6 Distributed long-horizon systems** | the round as a system | V-trace, staleness, fair batches, stamps, gates, ledgers, budgets; which cause it was | 9 |
-# | **7 Reading frontier reports adversarially** | accounting for claims | numbers with their conditions, what words say, lore, evidence tables, an audit of a report and of your own run | 5 |
+# | **[0 Probability and masks](../level0/lab.ipynb)** | rollout: what did the policy choose, and how likely was it | log-probabilities, KL, attention and action masks, the SFT loss | 5 |
+# | **[1 Preference modelling](../level1/lab.ipynb)** | feedback: from choices to a number | reward-model losses, splits, calibration, queries, DPO | 6 |
+# | **[2 Bandit RLHF](../level2/lab.ipynb)** | credit and update | returns, GAE, PPO, GRPO; hacking a reward and noticing it | 9 |
+# | **[3 Selection versus optimisation](../level3/lab.ipynb)** | search at equal compute | best-of-N, pass@k, consensus, proof search | 5 |
+# | **[4 Tool environments](../level4/lab.ipynb)** | rollout over several turns | actions, authorisation, replay, RL with tools | 9 |
+# | **[5 Multi-source rewards and attacks](../level5/lab.ipynb)** | feedback under attack | reward vectors, gates, rules, diffs, canaries, citations; what a policy exploits and how it is closed | 8 |
+# | **[6 Distributed long-horizon systems](../level6/lab.ipynb)** | the round as a system | V-trace, staleness, fair batches, stamps, gates, ledgers, budgets; which cause it was | 9 |
+# | **[7 Reading frontier reports adversarially](../level7/lab.ipynb)** | accounting for claims | numbers with their conditions, what words say, lore, evidence tables, an audit of a report and of your own run | 5 |
 #
-# Beside a lab lie **cases**, systems of the field rebuilt in small
-# from the package's own parts, to read and run: `level2/case_instructgpt.ipynb`, `level2/case_rlaif.ipynb`, `level3/case_alphaproof.ipynb`,
-# `level4/case_webgpt.ipynb`, `level5/case_codex1.ipynb`, `level5/case_constitutional.ipynb`, `level6/case_playhouse.ipynb`.
-
-# %%
-import json
-from pathlib import Path
-
-from course.figures import say
-
-recorded = {path.parent.name: json.loads(path.read_text()) for path in sorted(Path("..").glob("level*/measured.json"))}
-say("Hours are yours. How long the whole notebook takes to execute, experiments included:")
-say(
-    "| level | lab | cases |\n|---|---|---|\n"
-    + "\n".join(
-        f"| {folder.removeprefix('level')} | {found['notebooks']['lab']['seconds']} s | "
-        + ", ".join(f"{n.removeprefix('case_')} {row['seconds']} s" for n, row in found["notebooks"].items() if n != "lab")
-        + " |"
-        for folder, found in recorded.items()
-    )
-)
+# Beside a lab lie **cases**, systems of the field rebuilt in small from the package's own parts, to read and run:
+# [InstructGPT](../level2/case_instructgpt.ipynb), [Google's RLAIF](../level2/case_rlaif.ipynb) (level 2),
+# [AlphaProof](../level3/case_alphaproof.ipynb) (3), [WebGPT](../level4/case_webgpt.ipynb) (4),
+# [Codex-1](../level5/case_codex1.ipynb), [Constitutional AI](../level5/case_constitutional.ipynb) (5), [Playhouse](../level6/case_playhouse.ipynb) (6).
 
 # %% [markdown]
 # ## Where you stand
@@ -60,19 +43,41 @@ say(
 # Read from your notebooks on disk, as they were last saved. Run this cell again after you have worked and **saved**.
 
 # %%
+import json
 from pathlib import Path
 
 from autograder import progress
 from course.figures import say
 
+
+def executes_in(level):
+    """Seconds of a level's whole notebooks, experiments included, where they were measured."""
+    path = Path("..", f"level{level}", "measured.json")
+    found = json.loads(path.read_text())["notebooks"] if path.exists() else {}
+    return ", ".join(f"{name.removeprefix('case_')} {row['seconds']} s" for name, row in sorted(found.items(), key=lambda x: x[0] != "lab"))
+
+
+def passed(rows):
+    right = [row for row in rows if row.state == "right"]
+    return f"{len(right)} of {len(rows)}", f"{sum(row.points for row in right):g} of {sum(row.points for row in rows):g}"
+
+
+def table(columns, rows):
+    return "\n".join("| " + " | ".join(map(str, cells)) + " |" for cells in (columns, ["---"] * len(columns), *rows))
+
+
 rows = progress.standings(Path(".."))
-lines = ["| level | exercise | points | state |", "|---|---|---|---|"]
-lines += [f"| {row.level} | {row.title} (`{row.function}`) | {row.points:g} | {row.state} |" for row in rows]
-say("\n".join(lines))
-right = [row for row in rows if row.state == "right"]
+levels = sorted({row.level for row in rows})
+exercises, points = passed(rows)
 say(
-    f"**{len(right)} of {len(rows)} exercises pass their visible checks**, worth {sum(row.points for row in right):g} of "
-    f"{sum(row.points for row in rows):g} points if their hidden checks pass too."
+    table(
+        ("level", "exercises right", "points", "executes in"),
+        [(level, *passed([row for row in rows if row.level == level]), executes_in(level)) for level in levels],
+    )
+    + f"\n\n**{exercises} exercises pass their visible checks**, worth {points} points if their hidden checks pass too.\n\n"
+    "<details><summary>Exercise by exercise</summary>\n\n"
+    + table(("level", "exercise", "points", "state"), [(row.level, f"{row.title} (`{row.function}`)", f"{row.points:g}", row.state) for row in rows])
+    + "\n\n</details>"
 )
 
 # %% [markdown]
@@ -85,7 +90,7 @@ say(
 # 4. Stuck for more than ten minutes? Open the first hint. Only then the second.
 # 5. **Restart the kernel and run all cells** before you hand in: what only works in your kernel's memory does not work in the grader's.
 #
-# **What others have built.** A statement about a laboratory's system carries a mark: **[D]** disclosed by those who built it, **[I]** inferred
+# **What others have built.** A statement about a laboratory's system carries a mark: **[D]** disclosed in a source, **[I]** inferred
 # by us, **[U]** unknown. Level 7 is about these marks.
 #
 # **What is graded.** Only your answer cells and any cells you add. You may add cells, move cells, print, plot. The check cells are not taken

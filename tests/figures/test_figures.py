@@ -1,5 +1,6 @@
 """Every figure draws itself at ordinary and extreme inputs, says something in its title, and names what its axes measure."""
 
+import textwrap
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from course import prob
 from course.feedback.tail import TailOutcome
 from course.figures import learning, masks, overview, preferences, probability, widgets
+from course.figures.style import balanced
 from course.language import action_mask
 from course.objectives.preference import soft_label_loss
 from course.tasks.toolchat import toolchat_tokenizer, toolchat_transcripts
@@ -96,6 +98,15 @@ def test_soft_label_explorer(prob, low):
 def test_a_long_title_is_wrapped_and_not_cut():
     figure = learning.curves({"a": ([0, 1], [0, 1])}, title="word " * 40, x="x", y="y")
     assert figure.get_suptitle().count("\n") >= 2
+
+
+@pytest.mark.parametrize("text", ["", "one", "word " * 40, "a " * 30 + "end", "x" * 90])
+def test_lines_of_a_title_are_of_like_length(text):
+    lines, fill = balanced(text, 60).splitlines(), textwrap.wrap(text, 60)
+    assert len(lines) == len(fill) and " ".join(lines).split() == " ".join(fill).split()
+    assert max(map(len, lines), default=0) <= 60
+    if " " in text.strip() and len(lines) > 1:
+        assert len(lines[-1]) > 0.6 * len(lines[0])
 
 
 def test_sliders_redraw_at_their_corners_and_pass_on_exceptions():

@@ -50,7 +50,7 @@ def test_a_cluster_shows_waiting_and_tails():
     tails = {"short": {"p50": 1.0, "p95": 2.0, "p99": 4.0}, "long": {"p50": 10.0, "p95": 200.0, "p99": 4000.0}}
     left, right = cluster((10, 1000), {"synchronous": [0.5, 0.9]}, tails, title="t").axes
     assert list(left.lines[0].get_ydata()) == [0.5, 0.9] and [t.get_text() for t in left.get_xticklabels()] == ["10", "1,000"]
-    assert [t.get_text() for t in right.texts] == ["1", "2", "4", "10", "200", "4e+03"]
+    assert [t.get_text() for t in right.texts] == ["1", "2", "4", "10", "200", "4,000"]
     with pytest.raises(ValueError, match="one share for each of 2"):
         cluster((10, 1000), {"synchronous": [0.5]}, tails, title="t")
 
@@ -120,9 +120,11 @@ def test_every_effect_has_a_row_and_true_causes_a_star():
 
 def test_every_attempt_at_a_reward_has_a_bar_and_every_episode_a_last_word():
     tries = {"a": [(0.0, 8.0, "never answered"), (9.0, 10.0, "answered")], "b": [(0.0, 1.0, "failed")]}
-    (panel,) = late_rewards(tries, {"a": "10", "b": "missing"}, title="t").axes
+    figure = late_rewards(tries, {"a": "10", "b": "missing"}, title="t")
+    (panel,) = figure.axes
     assert [(bar.get_x(), bar.get_width()) for bar in panel.patches] == [(0.0, 8.0), (9.0, 1.0), (0.0, 1.0)]
     assert [t.get_text() for t in panel.texts] == ["10", "missing"]
-    assert [t.get_text() for t in panel.get_legend().get_texts()] == ["never answered", "answered", "failed"]
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["never answered", "answered", "failed"]
+    assert len({bar.get_hatch() for bar in panel.patches}) == 3  # not told apart by colour alone
     with pytest.raises(ValueError, match="same episodes"):
         late_rewards(tries, {"a": "10"}, title="t")

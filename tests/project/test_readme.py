@@ -53,24 +53,31 @@ def test_every_command_in_the_pages_exists():
         assert named <= known and (named or page.stem == "GLOSSARY"), (page.name, named - known)
 
 
-def test_times_and_hours_of_the_levels_are_one_and_the_same():
-    """README, instructors' guide and start page say the same hours; the README's seconds and memory are the recorded ones."""
-    rows = re.findall(r"\| \[(\d) .*?\| .*? \| (\d+) \| (\d+) s \| ([\d.]+) GB \|", README)
-    assert [int(row[0]) for row in rows] == list(range(8))
-    hours = [row[1] for row in rows]
-    for level, _, seconds, memory in rows:
-        found = json.loads((ROOT / "solutions" / f"level{level}" / "measured.json").read_text())["notebooks"]["lab"]
-        assert (int(seconds), float(memory)) == (found["seconds"], round(found["megabytes"] / 1000, 1)), level
-    guide = (ROOT / "docs" / "INSTRUCTORS.md").read_text()
-    assert re.findall(r"^\| [\d, ]+ \| \[\d .*? \| (\d+) \|", guide, re.MULTILINE) == hours
-    start = (ROOT / "solutions" / "start" / "start.py").read_text()
-    assert re.findall(r"^# \| \*\*\d .*\| (\d+) \|$", start, re.MULTILINE) == hours
-
-
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
 def test_its_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+LABS = sorted((ROOT / "solutions").glob("level*/lab.py"))
+
+
+@pytest.mark.parametrize("lab", LABS, ids=[lab.parent.name for lab in LABS])
+def test_every_page_gives_a_level_the_same_hours_and_its_measured_time(lab):
+    name, text = lab.parent.name, lab.read_text()
+    hours = re.search(r"\*\*Time\*\* about (\d+) hours", text)[1]
+    measured = json.loads(lab.with_name("measured.json").read_text())["notebooks"]["lab"]
+    row = next(line for line in README.splitlines() if line.startswith("| [") and f"{name}/lab.ipynb" in line)
+    assert row.endswith(f"| {hours} | {measured['seconds']} s | {measured['megabytes'] / 1000:.1f} GB |")
+    start, term = (ROOT / "solutions/start/start.py").read_text(), (ROOT / "docs/INSTRUCTORS.md").read_text()
+    assert re.search(rf"\(\.\./{name}/lab\.ipynb\).*\| {hours} \|$", start, re.MULTILINE)
+    assert re.search(rf"\(\.\./levels/{name}/lab\.ipynb\) \| {hours} \|", term)
+
+
+def test_every_lab_and_case_is_linked_from_the_start():
+    start = ROOT / "levels" / "start" / "start.ipynb"
+    links = re.findall(r"\]\(([^)#]+)", "".join("".join(cell["source"]) for cell in json.loads(start.read_text())["cells"]))
+    assert {(start.parent / link).resolve() for link in links} == set((ROOT / "levels").glob("level*/*.ipynb"))
 
 
 def test_every_term_of_the_glossary_is_implemented_where_it_says():
