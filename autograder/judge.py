@@ -142,6 +142,6 @@ def _signature(check: Check, mutant: Mutant, seed: int) -> str:
 
 
 def hidden_count(level: Level, function: str) -> int:
-    if importlib.util.find_spec(f"autograder.hidden.{level.name}") is None:
+    if importlib.util.find_spec("autograder.hidden") is None:  # of a module in a package that isn't there, find_spec raises
         return json.loads(KNOWN_MISTAKES.read_text()).get("hidden", {}).get(function, 0) if KNOWN_MISTAKES.exists() else 0
     return sum(check.hidden for check in level.checks_of(function))

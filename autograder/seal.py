@@ -16,7 +16,8 @@ from autograder.levels import Level
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).parent
-ANSWERS = ("over_claims.py",)  # files of the package that would do an exit test by themselves; no other file imports them
+# files of the package that would answer an exercise by themselves; no other file imports them
+ANSWERS = ("over_claims.py", "corrections.py", "excerpt_labels.py")
 
 STUB = '''"""Checks run outside, where a submission can't reach: here they do nothing."""
 

@@ -13,7 +13,7 @@ from course.accounting.ledger import Round, append_round
 from course.evidence.checklist import checklist, export
 from course.evidence.claims import Conflict
 from course.evidence.entailment import read_statements
-from course.evidence.excerpt import TRUTH
+from course.evidence.excerpt_labels import TRUTH
 from course.evidence.numbers import COUNTED, Reported
 from course.evidence.reports import QUESTIONS
 from course.language.stamp import digest
@@ -62,6 +62,35 @@ def from_the_verb_outwards(text):
             raise ValueError(f"{name} twice")
         given[name] = said
     return Reported(int(value) if value.denominator == 1 else float(value), unit, on, **given)
+
+
+class NoSentence(ValueError):
+    """A ValueError of one's own is one."""
+
+
+@alternative(of="read_number")
+def with_an_error_of_its_own(text):
+    """Part by part, with its own kind of ValueError."""
+    clause, *conditions = text.strip().removesuffix(".").split(", ")
+    on = ""
+    if clause.startswith("On ") and conditions:
+        on, clause = clause[3:], conditions.pop(0)
+    found = re.fullmatch(
+        r"\S.* (reaches|scores|wins|solves|gains|loses|uses|costs) (\d+|\d{1,3}(?:,\d{3})+)(\.\d+)?( thousand| million| billion)? (\S.*)",
+        clause,
+    )
+    if not text.strip().endswith(".") or not found or re.match(r"%(?! of \S)", found[5]):
+        raise NoSentence(text)
+    value = float(found[2].replace(",", "") + (found[3] or "")) * {"th": 1e3, "mi": 1e6, "bi": 1e9}.get((found[4] or "")[1:3], 1)
+    whose = re.fullmatch(r"% of the (.+) rate", found[5])
+    said = {"comparator": whose[1]} if whose else {}
+    for condition in conditions:
+        kind, _, words = condition.partition(" ")
+        name = {"with": "budget", "against": "comparator"}.get(kind, "adjusted")
+        if name in said or not words.strip() or (name == "adjusted" and condition != "adjusted for length"):
+            raise NoSentence(condition)
+        said[name] = words if name != "adjusted" else True
+    return Reported(-value if found[1] == "loses" else value, found[5], on, **said)
 
 
 @alternative(of="read_number")
@@ -448,6 +477,19 @@ def audited(text):
 @alternative(of="audit_run")
 def a_run_that_passes():
     return audited(export(a_run(), DECLARED))
+
+
+@alternative(of="audit_run")
+def places_in_detail():
+    """Each item with a part of its place, where that has parts."""
+    parts = {
+        "source": "declaration.source.license", "rollouts": "declaration.rollouts.horizons", "versions": "entries.operators.update",
+        "failures": "declaration.failures.filtered", "seeds": "entries.seeds.task", "evaluation": "declaration.evaluation.not applicable",
+        "inference": "declaration.inference.router",
+    }  # fmt: skip
+    answer = audited(export(a_run(2), DECLARED))
+    items = {name: (status, parts.get(name, place)) for name, (status, place) in answer["items"].items()}
+    return {**answer, "items": items}
 
 
 @alternative(of="audit_run")

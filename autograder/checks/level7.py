@@ -4,7 +4,6 @@ Numbers and tables are built beside the student's function by autograder/inside/
 they are judged row by row, and each wrong row is told what in the text speaks against it.
 """
 
-import json
 import re
 from itertools import product
 
@@ -12,9 +11,9 @@ from autograder.checks.level4 import written
 from autograder.checks.level5 import differ, is_number
 from autograder.framework import CheckFailed, Exercise, expect_verdicts, invariant, rejection
 from course.evidence.checklist import CHECKLIST, STATUSES, checklist, example_run, read_export, right_place
-from course.evidence.excerpt import CLAIMED, EXCERPT, TRUTH
+from course.evidence.excerpt import CLAIMED, EXCERPT
 from course.evidence.lint import REASONS
-from course.evidence.lore import CLAIMS, FACTS, REFUTES
+from course.evidence.lore import CLAIMS, FACTS
 from course.evidence.numbers import read_number as package_reading
 from course.evidence.reports import QUESTIONS, find_report
 
@@ -28,7 +27,7 @@ EXERCISES = (
     Exercise("conflicts", "7.7", "Where sources disagree", 15, 2),
     Exercise("test_read_number", "7.8", "Bug hunt: a number that lost its conditions", 25, 3),
     Exercise("audit_report", "7.9", "Exit: an unseen report", 40, 4, ("course.evidence.over_claims.over_claims",)),
-    Exercise("audit_run", "7.10", "Exit: your own run", 20, 3, ("checklist", "example_run")),
+    Exercise("audit_run", "7.10", "Exit: your own run", 20, 3, ("checklist", "example_run", "agreement", "_item")),
 )
 
 
@@ -425,15 +424,16 @@ def tell(complaints):
 # ---------------------------------------------------------------- 7.5 lore
 
 
-def expect_corrections(lore, names):
+def expect_corrections(lore, wanted):
+    """wanted: claim -> fact, of the claims that this check judges."""
     answer = lore()
     expect_mapping("lore()", answer, list(CLAIMS))
     complaints = []
-    for name in names:
+    for name, fact in wanted.items():
         given = answer.get(name)
         if not isinstance(given, str) or given not in FACTS:
             complaints.append(f"{name}: expected the id of a fact, f01 to f22, got {given!r}")
-        elif given != REFUTES[name]:
+        elif given != fact:
             complaints.append(
                 f"{name}: expected a fact against {CLAIMS[name]!r}, got {given}, {FACTS[given].text!r}, which may be true and the claim as well"
             )
@@ -443,13 +443,14 @@ def expect_corrections(lore, names):
 @invariant("L7.06", points=3, anchor=True)
 def what_openai_reported(lore, draw):
     """WebGPT, PRM800K, rule-based rewards and o1: the fact that refutes each claim, and not one that is merely true."""
-    expect_corrections(lore, ("webgpt", "prm800k", "rbr", "o1"))
+    expect_corrections(lore, {"webgpt": "f12", "prm800k": "f07", "rbr": "f13", "o1": "f06"})
 
 
 @invariant("L7.06", points=3)
 def what_anthropic_reported(lore, draw):
     """Constitutional AI, Claude 3.7, chains of thought, reward tampering, the robot of a demonstration: the fact against each."""
-    expect_corrections(lore, ("constitution", "claude37", "thoughts", "tampering", "robot_demo"))
+    wanted = {"constitution": "f08", "claude37": "f03", "thoughts": "f17", "tampering": "f10", "robot_demo": "f16"}
+    expect_corrections(lore, wanted)
 
 
 # ---------------------------------------------------------------- 7.6 claims_table
@@ -496,32 +497,49 @@ def claimed(claims_table):
     return rows
 
 
-def expect_labels(claims_table, names):
-    rows, complaints = claimed(claims_table), []
-    for name in names:
-        claim, why = TRUTH[name]
-        label, places = rows[name]
-        if label != claim.label:
-            complaints.append(f"{name}: expected another label than {label} for {claim.text!r}, since {why}")
-        elif claim.label == "D" and places != [claim.place.split()[-1]]:
-            complaints.append(f"{name}: expected the line that says {claim.text!r}, got {', '.join(places)}")
-        elif claim.label == "I" and sorted(places) != sorted(claim.premises):
-            complaints.append(f"{name}: expected exactly the lines that {claim.text!r} is inferred from, got {', '.join(places)}")
-    tell(complaints)
+def wrong_claim(name, row, wanted):
+    """What speaks against a row; empty if nothing does. wanted: (label, lines, why)."""
+    (label, places), (true_label, lines, why), text = row, wanted, CLAIMED[name][1]
+    if label != true_label:
+        return f"{name}: expected another label than {label} for {text!r}, since {why}"
+    if label == "D" and places != lines:
+        return f"{name}: expected the line that says {text!r}, got {', '.join(places)}"
+    if label == "I" and sorted(places) != sorted(lines):
+        return f"{name}: expected exactly the lines that {text!r} is inferred from, got {', '.join(places)}"
+    return ""
+
+
+def expect_labels(claims_table, wanted):
+    """wanted: claim -> (label, lines, why), of the claims that this check judges."""
+    rows = claimed(claims_table)
+    tell([wrong for name, row in wanted.items() if (wrong := wrong_claim(name, rows[name], row))])
+
+
+ALGORITHMS_SAID = {
+    "c01": ("D", ["e2"], "e2 names the algorithm"), "c04": ("U", [], "e5 says reinforcement learning, which is the name of no algorithm"),
+    "c05": ("D", ["e5"], "e5 says it in these words"), "c10": ("U", [], "e12 says that programs are selected; of weights it says nothing"),
+}  # fmt: skip
 
 
 @invariant("L7.01", points=2, anchor=True)
 def a_label_and_a_place(claims_table, draw):
-    """D with the lines that say it, I with the lines it is inferred from, U with none; a claim that is left out is U. Not every row is U."""
+    """D with the line that says it, I with the lines it is inferred from, U with none; a claim that is left out is U. Half of the next check's four rows are right, and not by U alone."""
     rows = claimed(claims_table)
     if all(label == "U" for label, _ in rows.values()):
         differ("claims_table()", "some claims that the excerpt discloses", "U in every row")
+    right = [name for name, wanted in ALGORITHMS_SAID.items() if not wrong_claim(name, rows[name], wanted)]
+    if len(right) < 2 or not {"c01", "c05"} & set(right):
+        differ(
+            "claims_table()",
+            f"at least two of {', '.join(ALGORITHMS_SAID)} right, one of them a D with its line",
+            f"right: {len(right)}",
+        )
 
 
 @invariant("L7.02", points=3)
 def which_algorithm_was_said(claims_table, draw):
     """Training with PPO, with reinforcement learning, or by no update at all: what the excerpt says in words, and nothing more."""
-    expect_labels(claims_table, ("c01", "c04", "c05", "c10"))
+    expect_labels(claims_table, ALGORITHMS_SAID)
 
 
 # ---------------------------------------------------------------- 7.7 conflicts
@@ -808,7 +826,7 @@ def reported(audit_report):
     return report, rows, told
 
 
-@invariant("L7.07", points=1, anchor=True)
+@invariant("L7.07", points=0.5, anchor=True)
 def a_report_of_the_class(audit_report, draw):
     """The id of a report of the class, a table with a label and places for its fields, lines with reasons. Not every row is U."""
     report, rows, _ = reported(audit_report)
@@ -916,7 +934,7 @@ def wrong_item(item, given):
     if status != item.status:
         told = {
             "met": f"it stands there ({item.found})",
-            "missing": f"{item.place} is not there",
+            "missing": f"{item.place} is not there, or not enough",
             "not applicable": f"the run says so ({item.found})",
         }
         return f"{item.field}: expected {item.status!r} for {asks}, since {told[item.status]}; got {status!r}"
@@ -933,10 +951,13 @@ def expect_items(audit_run, names):
 
 @invariant("L7.07", points=2, anchor=True)
 def a_run_with_an_unbroken_chain(audit_run, draw):
-    """The JSON text of a ledger, every hash in its place, with the run's declaration beside it, and a verdict on each of the fourteen items."""
-    _, given = exported(audit_run)
+    """The JSON text of a ledger, every hash in its place, with the run's declaration beside it, and a verdict on each of the fourteen items, half of them right."""
+    items, given = exported(audit_run)
     expect_mapping("audit_run()['items']", given, list(CHECKLIST), all_of_them=True)
     tell([wrong for name in CHECKLIST if (wrong := wrong_form(name, given[name]))])
+    right = sum(not wrong_item(items[name], given[name]) for name in CHECKLIST)
+    if 2 * right < len(CHECKLIST):
+        differ("audit_run()['items']", f"at least half of the {len(CHECKLIST)} verdicts right, with their places", f"{right}")
 
 
 @invariant("L7.07", points=1)
@@ -952,6 +973,9 @@ def seeds_and_their_spread(audit_run, draw):
 
 
 def is_the_example(export):
-    """By the first round: the beginning of a chain is a chain, and its last hash is another."""
-    first = read_export(export)[0][0].hash
-    return first == read_export(json.loads(example_run()))[0][0].hash
+    """By its episodes: rounds can be left out, renamed and chained anew, and the records that they name are still the example's."""
+    return not episodes_of(export).isdisjoint(episodes_of(example_run()))
+
+
+def episodes_of(export):
+    return {record for entry in read_export(export)[0] for record in entry.round.trajectory}

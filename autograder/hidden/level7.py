@@ -16,6 +16,9 @@ from autograder.checks.level7 import (
 )
 from autograder.framework import CheckFailed, invariant
 from autograder.hidden.announcements import full_report
+from course.evidence.corrections import REFUTES
+from course.evidence.excerpt_labels import TRUTH
+from course.evidence.numbers import COUNTED
 from course.evidence.reports import QUESTIONS
 
 # ---------------------------------------------------------------- 7.1 read_number
@@ -40,6 +43,9 @@ def numbers_that_are_not_the_value(read_number, draw):
     for who in ("an agent with tools", "one against all", "a judge adjusted for length"):  # words of a name, and no conditions
         number = drawn_number(draw, budget="", comparator=draw.choice(("", "people with 1 hour")), adjusted=False)
         cases.append((sentence_of(number, who=who), number))
+    for comparator in ("", "SFT"):  # a share of some things, and of nobody's rate
+        number = drawn_number(draw, unit="% of the tasks", comparator=comparator)
+        cases.append((sentence_of(number, who="CUA"), number))
     visible.expect_numbers(read_number, draw.shuffled(cases))
 
 
@@ -58,12 +64,19 @@ def what_is_not_said_is_empty(read_number, draw):
     cases.append((sentence_of(number, who="Onyx-2"), number))
     number = wanted_number(value * 10**6, "tokens")
     cases.append((sentence_of(number, who="Onyx-2", verb="uses", written=f"{value} million"), number))
+    for written_as, said in (
+        (f"1,{value + 200}.5", 1200.5 + value),
+        (f"1,{value + 200} thousand", (1200 + value) * 1000),
+        ("0", 0),
+    ):
+        number = wanted_number(said, "steps")  # commas, decimals and scales in one number; and none at all
+        cases.append((sentence_of(number, who="The stage", verb="uses", written=written_as), number))
     visible.expect_numbers(read_number, draw.shuffled(cases))
 
 
 @invariant("L7.03", points=1, hidden=True)
 def outside_the_grammar(read_number, draw):
-    """No full stop, "about", a share of nothing, a condition twice, empty or of no kind, a relative number against somebody else: ValueError."""
+    """No full stop, "about", a share of nothing, a condition twice, empty or of no kind, a relative number against anybody, -3 or 1e3: ValueError."""
     n = draw.number(11, 99)
     texts = (
         f"On OSWorld, CUA reaches {n} % of tasks", f"On OSWorld, CUA reaches about {n} % of tasks.", f"On OSWorld, CUA reaches {n} %.",
@@ -73,6 +86,9 @@ def outside_the_grammar(read_number, draw):
         f"On OSWorld, CUA reaches {n} % of tasks, adjusted for length, adjusted for length.", f"On OSWorld, CUA reaches {n} % of tasks, with .",
         f"On OSWorld, CUA reaches {n} % of tasks, against , with 1 sample.", f"The stage uses 1{n}4,567 prompts.", f"The stage uses 1,2{n}567 prompts.",
         f"CUA reaches {n} % of.", "", "On OSWorld, CUA is good.", f"The stage uses 1,{n} prompts.", f"reaches {n} % of tasks.",
+        f"On OSWorld, CUA reaches {n} % of tasks, adjusted for length and cost.", f"On OSWorld, CUA reaches {n} % of the human rate, against human.",
+        f"On OSWorld, CUA reached {n} % of tasks.", f"On OSWorld, CUA reaches {n} % of tasks!",
+        f"CUA gains -{n} points.", f"The stage uses {n}e3 tokens.", f"The stage uses {n}_000 tokens.",
     )  # fmt: skip
     number = wanted_number(n, "% of tasks", "OSWorld", "1 sample")
     right = (sentence_of(number, who="CUA"), number)
@@ -141,6 +157,7 @@ def what_states_nothing(follows, draw):
     ]
     cases += [(text_of(system, [part]), facts, part in holds) for part in (*holds, *open_)]
     cases += [(text, [claim], None) for text in ("We train with PPO.", "", f"{claim[:-1]}?", f"{system} {phrase}")]
+    cases += [(text, [], None) for text in ("We train with PPO.", f"{claim[:-1]}?")]
     visible.expect_followed(follows, draw.shuffled(cases))
 
 
@@ -161,7 +178,16 @@ def of_one_experiment(implied_human_rate, draw):
         (changed(absolute, 5, not absolute[5]), relative), (changed(absolute, 0, 90), relative), (absolute, changed(relative, 0, 0)),
         (absolute, changed(relative, 0, -80)), (absolute, changed(relative, 1, "% of the tasks")),
     ]  # fmt: skip
-    right = [(absolute, relative, 50.0), (changed(absolute, 1, "% of the tasks"), relative, 50.0)]
+    units = ("% of the tasks", "% of 15 problems", "% of harmless responses")
+    right = [(absolute, relative, 50.0), *((changed(absolute, 1, unit), relative, 50.0) for unit in units)]
+    for whose in ("old policy's", "175B model's"):  # "% of the ... rate": whose it is may be more than a word
+        right.append(
+            (
+                (*absolute[:4], "", absolute[5]),
+                (*relative[:1], f"% of the {whose} rate", *relative[2:4], whose, relative[5]),
+                50.0,
+            )
+        )
     visible.expect_rates(implied_human_rate, draw.shuffled([*((*pair, None) for pair in pairs), *right]))
 
 
@@ -180,13 +206,13 @@ def units_are_not_mixed(per_unit, draw):
 
 @invariant("L7.05", points=1, hidden=True)
 def every_pair_of_units(per_unit, draw):
-    """Any unit that can be counted per any other one, in either order; the two quotients are each other's inverse."""
+    """Any unit that can be counted per any other one, in either order: all that COUNTED names."""
     cases = []
-    for a in COUNTS:
-        for b in COUNTS:
+    for a in COUNTED:
+        for b in COUNTED:
             if a != b:
                 x, y = draw.number(1, 10**6), draw.number(1, 10**6)
-                cases.append(((x, a), (y, b), wanted_number(x / y, f"{a} per {visible.SINGULAR[b]}")))
+                cases.append(((x, a), (y, b), wanted_number(x / y, f"{a} per {b.removesuffix('s')}")))
     visible.expect_quotients(per_unit, draw.shuffled(cases))
 
 
@@ -196,31 +222,48 @@ def every_pair_of_units(per_unit, draw):
 @invariant("L7.06", points=3, hidden=True)
 def what_google_reported(lore, draw):
     """RLAIF, Sparrow, AlphaProof, AlphaEvolve, RT-2 and SIMA: the fact that refutes each claim."""
-    visible.expect_corrections(lore, ("rlaif", "sparrow", "alphaproof", "alphaevolve", "robots"))
+    visible.expect_corrections(
+        lore, {name: REFUTES[name] for name in ("rlaif", "sparrow", "alphaproof", "alphaevolve", "robots")}
+    )
 
 
 @invariant("L7.06", points=3, hidden=True)
 def what_nobody_can_read_off(lore, draw):
     """Tool access, benchmark gains, open weights: why none of them shows how a model was trained."""
-    visible.expect_corrections(lore, ("tools", "benchmarks", "weights"))
+    visible.expect_corrections(lore, {name: REFUTES[name] for name in ("tools", "benchmarks", "weights")})
+
+
+def labelled(*names):
+    """Claim -> (label, lines, why), as expect_labels wants it."""
+    found = {}
+    for name in names:
+        claim, why = TRUTH[name]
+        found[name] = (claim.label, [claim.place.split()[-1]] if claim.label == "D" else list(claim.premises), why)
+    return found
 
 
 @invariant("L7.01", points=2, hidden=True)
 def what_the_excerpt_says(claims_table, draw):
     """Claims that a line of the excerpt makes: D, with that line."""
-    visible.expect_labels(claims_table, ("c01", "c05", "c06", "c07"))
+    visible.expect_labels(claims_table, labelled("c01", "c05", "c06", "c07"))
 
 
 @invariant("L7.01", points=3, hidden=True)
 def what_follows_from_several_lines(claims_table, draw):
     """Claims that are computed from what the excerpt says: I, with every line that is needed and no other."""
-    visible.expect_labels(claims_table, ("c02", "c09", "c12"))
+    visible.expect_labels(claims_table, labelled("c02", "c09", "c12"))
 
 
 @invariant("L7.01", points=2, hidden=True)
 def what_the_excerpt_does_not_say(claims_table, draw):
-    """Spread from a mean, a cause from a result, a count from a kind: U, in a table that holds what the excerpt does say."""
-    visible.expect_labels(claims_table, ("c03", "c08", "c11", "c05"))
+    """Spread from a mean, a cause from a result, a count from a kind: U, in a table that holds at least half of what the excerpt does say."""
+    visible.expect_labels(claims_table, labelled("c03", "c08", "c11", "c05"))
+    rows, known = visible.claimed(claims_table), labelled(*(name for name, (claim, _) in TRUTH.items() if claim.label != "U"))
+    right = sum(not visible.wrong_claim(name, rows[name], wanted) for name, wanted in known.items())
+    if 2 * right < len(known):
+        raise CheckFailed(
+            f"c03, c08, c11: expected U in a table that holds what the excerpt does say, got {right} of {len(known)} such rows right"
+        )
 
 
 @invariant("L7.08", points=2, hidden=True)
@@ -235,6 +278,9 @@ def among_many_claims(conflicts, draw):
             guesses.append((field, about, "9", "I", "", ("a guess",)))
             rows.append(visible.disclosed(field, "", f"words {draw.number(1, 9)}", "A 1"))
         cases.append(draw.shuffled(rows) + guesses)
+    a, b, c = draw.shuffled(visible.SOURCES)[:3]  # a quantity of the same name in another field is another one
+    clips = [visible.disclosed("reward", "clip", "1", a), visible.disclosed("reward", "clip", "2", b)]
+    cases.append(draw.shuffled([*clips, visible.disclosed("optimizer", "clip", "3", c)]))
     visible.expect_disagreements(conflicts, cases)
 
 
@@ -305,6 +351,19 @@ def wrong_row(report, field, row):
     if label == "I" and sorted(places) != sorted(true_places):
         return f"{field}: expected all sentences that it is computed from, and no others ({cited}), got {', '.join(places)}"
     return ""
+
+
+@invariant("L7.07", points=0.5, hidden=True, anchor=True)
+def the_report_was_read(audit_report, draw):
+    """A third of the rows that the report answers are right, or half of the over-claims, with their reasons: without one of the two, form alone earns nothing."""
+    report, rows, told = reported(audit_report)
+    said = [field for field in QUESTIONS if report.rows[field][0] != "U"]
+    right = sum(not wrong_row(report, field, rows[field]) for field in said)
+    found = sum(told.get(line) == finding.why for line, finding in report.planted.items())
+    if 3 * right < len(said) and 2 * found < len(report.planted):
+        raise CheckFailed(
+            f"{report.id}: expected a third of the {len(said)} rows that it answers, or half of its {len(report.planted)} over-claims with their reasons, got {right} and {found}"
+        )
 
 
 def expect_row(audit_report, field):
@@ -397,7 +456,7 @@ def every_planted_line_is_found(audit_report, draw):
 
 @invariant("L7.07", points=2, hidden=True)
 def no_honest_line_is_accused(audit_report, draw):
-    """A line that says what a sentence says, or what is part of its meaning, is none. This counts where half of the others were found."""
+    """A line that says what a sentence says, or what is part of its meaning, is none. This counts where half of the others were found, with their reasons."""
     report, _, told = reported(audit_report)
     tell(
         [
@@ -406,9 +465,9 @@ def no_honest_line_is_accused(audit_report, draw):
             if line not in report.planted
         ]
     )
-    if 2 * sum(line in told for line in report.planted) < len(report.planted):
+    if 2 * sum(told.get(line) == finding.why for line, finding in report.planted.items()) < len(report.planted):
         raise CheckFailed(
-            "over_claims: expected at least half of the lines that claim too much, got fewer: who accuses nobody is never wrong"
+            "over_claims: expected at least half of the lines that claim too much, with their reasons, got fewer: who accuses nobody, or only what isn't word for word, reads nothing"
         )
 
 

@@ -34,7 +34,10 @@ def plain(value: Any) -> Any:
 
 
 def each(function: Callable, inputs: Sequence[Any]) -> list[Any]:
-    """What the function makes of each input. An error is an answer too: the next input is still asked about."""
+    """What the function makes of each input. An error is an answer too: the next input is still asked about.
+
+    A ValueError of the function's own, such as a class of its notebook or a JSONDecodeError, is a ValueError.
+    """
     answers = []
     for given in inputs:
         try:
@@ -42,7 +45,8 @@ def each(function: Callable, inputs: Sequence[Any]) -> list[Any]:
         except NotImplementedError:
             raise  # the exercise has not been begun
         except Exception as error:
-            answers.append({"kind": "error", "error": type(error).__name__, "text": str(error)[:120]})
+            name = "ValueError" if isinstance(error, ValueError) else type(error).__name__
+            answers.append({"kind": "error", "error": name, "text": str(error)[:120]})
     return answers
 
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 from autograder.alternatives.level7 import DECLARED, a_run, answer_of, audited
 from autograder.framework import mutant
 from autograder.hidden.announcements import full_report
-from course.evidence.checklist import example_run, export, read_export
+from course.accounting.ledger import append_round
+from course.evidence.checklist import CHECKLIST, example_run, export, read_export
 from course.evidence.claims import Conflict
 from course.evidence.claims import conflicts as right_conflicts
 from course.evidence.entailment import consequences, read_statements
 from course.evidence.entailment import follows as right_follows
-from course.evidence.lore import REFUTES
+from course.evidence.corrections import REFUTES
 from course.evidence.numbers import COUNTED, Reported
 from course.evidence.numbers import implied_human_rate as right_rate
 from course.evidence.numbers import per_unit as right_quotient
@@ -110,6 +111,63 @@ def on_begins_a_name(text):
     if text.startswith("On") and not text.startswith("On ") and ", " in text:
         raise ValueError("no verb behind the benchmark")
     return right_reading(text)
+
+
+@mutant(of="read_number", kills="L7.03")
+def no_commas_and_decimals_together(text):
+    """This looks like commas and decimals that exclude each other: 1,200.5 is one number, and so is 1,200 thousand."""
+    if re.search(r"\d,\d{3}(\.\d| thousand)", text):
+        raise ValueError("no number")
+    return right_reading(text)
+
+
+@mutant(of="read_number", kills="L7.03")
+def whatever_python_reads(text):
+    """This looks like float() reading the number: -3, 1e3 and 1_000 are no numbers of the grammar."""
+    found = re.search(r" (?:gains|uses) (-\d+|\d+e\d|\d+_\d+) ", text)
+    return replace(right_reading(text.replace(found[1], "7")), value=float(found[1])) if found else right_reading(text)
+
+
+@mutant(of="read_number", kills="L7.03")
+def nothing_is_no_number(text):
+    """This looks like `if not value`: 0 is a number."""
+    number = right_reading(text)
+    if not number.value:
+        raise ValueError("no number")
+    return number
+
+
+@mutant(of="read_number", kills="L7.03")
+def more_than_length(text):
+    """This looks like every condition that begins with "adjusted for length": "and cost" behind it is another one."""
+    return right_reading(re.sub(r"adjusted for length and \w+", "adjusted for length", text))
+
+
+@mutant(of="read_number", kills="L7.03")
+def any_mark_at_the_end(text):
+    """This looks like any mark at the end of the sentence: it is a full stop."""
+    return right_reading(re.sub(r"[!?]$", ".", text))
+
+
+@mutant(of="read_number", kills="L7.03")
+def verbs_in_any_form(text):
+    """This looks like verbs in any form: "reached" is none of VERBS."""
+    return right_reading(text.replace(" reached ", " reaches "))
+
+
+@mutant(of="read_number", kills="L7.03")
+def every_the_is_somebodys_rate(text):
+    """This looks like "% of the tasks" being compared with the tasks: somebody's rate ends in "rate"."""
+    number = right_reading(text)
+    if number.relative_to or not number.unit.startswith("% of the "):
+        return number
+    return replace(number, comparator=number.unit.removeprefix("% of the "))
+
+
+@mutant(of="read_number", kills="L7.03")
+def against_the_same_once_more(text):
+    """This looks like "against human" being accepted behind "% of the human rate": no `against` may follow."""
+    return right_reading(re.sub(r"(% of the (\S+) rate), against \2(?=[,.])", r"\1", text))
 
 
 @mutant(of="read_number", kills="L7.04")
@@ -292,6 +350,12 @@ def silence_is_denial(claim, sentences):
     return all(said and not denied if wanted.said else denied or not said for wanted, _, said, denied in _shown(claim, sentences))
 
 
+@mutant(of="follows", kills="L7.02")
+def nothing_is_asked_of_nothing(claim, sentences):
+    """This looks like an answer before the claim was read: outside the grammar it is a ValueError, whatever the sentences are."""
+    return bool(sentences) and right_follows(claim, sentences)
+
+
 # ---------------------------------------------------------------- 7.3 implied_human_rate, 7.4 per_unit
 
 
@@ -363,6 +427,22 @@ def nobody_succeeds(absolute, relative):
     return right_rate(absolute, relative)
 
 
+@mutant(of="implied_human_rate", kills="L7.04")
+def whose_rate_is_one_word(absolute, relative):
+    """This looks like whose rate it is being one word: "% of the old policy's rate" is a share as well."""
+    if not re.fullmatch(r"% of the \w+ rate", relative.unit):
+        raise ValueError("no share of a rate")
+    return right_rate(absolute, relative)
+
+
+@mutant(of="implied_human_rate", kills="L7.04")
+def rates_of_episodes_and_tasks(absolute, relative):
+    """This looks like a list of units that are rates: "% of" any things is one."""
+    if absolute.unit not in ("% of episodes", "% of tasks", "% of the tasks"):
+        raise ValueError("no rate")
+    return right_rate(absolute, relative)
+
+
 def _quotient(count, per):
     return count.value / per.value if per.value else 0.0
 
@@ -419,6 +499,15 @@ def against_whom_is_forgotten(count, per):
 def per_less_than_nothing(count, per):
     """This looks like 0 alone being refused: there are no counts below 0."""
     return replace(right_quotient(count, replace(per, value=abs(per.value))), value=_quotient(count, per))
+
+
+@mutant(of="per_unit", kills="L7.05")
+def the_units_of_the_text(count, per):
+    """This looks like the units of the text alone: COUNTED has more."""
+    known = ("prompts", "comparisons", "rankings", "pairs", "episodes", "steps", "tokens", "labels")
+    if count.unit not in known or per.unit not in known:
+        raise ValueError("no unit that can be counted")
+    return right_quotient(count, per)
 
 
 # ---------------------------------------------------------------- 7.5 lore
@@ -521,6 +610,18 @@ def evolution_updates_weights():
     return _claims(c10=("I", ["e12"]))
 
 
+@mutant(of="claims_table", kills="L7.01")
+def one_row_for_all():
+    """This looks like one row for all claims: what one of them needs says nothing of the others."""
+    return dict.fromkeys(_claims(), ("D", ["e5"]))
+
+
+@mutant(of="claims_table", kills="L7.01")
+def two_rows_and_no_more():
+    """This looks like a table that stops after the first rows: it holds little of what the excerpt says, so its U are no findings."""
+    return {"c01": ("D", ["e2"]), "c05": ("D", ["e5"])}
+
+
 # ---------------------------------------------------------------- 7.7 conflicts
 
 
@@ -581,6 +682,15 @@ def each_value_once(table):
     return tuple(
         Conflict(c.field, c.about, tuple({x.text: x for x in reversed(c.claims)}.values())[::-1]) for c in right_conflicts(table)
     )
+
+
+@mutant(of="conflicts", kills="L7.08")
+def claims_of_another_field(table):
+    """This looks like claims of another field in a conflict: a clip of the reward is not the optimizer's."""
+    return [
+        Conflict(c.field, c.about, tuple(x for x in table.claims if x.label == "D" and x.about == c.about))
+        for c in right_conflicts(table)
+    ]
 
 
 # ---------------------------------------------------------------- 7.8 test_read_number
@@ -816,6 +926,24 @@ def praise_for_a_number():
     return answer
 
 
+@mutant(of="audit_report", kills="L7.07")
+def form_and_nothing_else():
+    """This looks like an answer in form alone: rows and lines that nobody read."""
+    report = full_report("R-017")
+    accused = [f"h{n}" for n, text in enumerate(report.lines, 1) if text not in report.sentences][:4]
+    row = {"environment": ("D", [next(f"s{n}" for n, text in enumerate(report.sentences, 1) if text.startswith("On "))])}
+    unknowns = [field for field in report.rows if field not in row]
+    return {"report": report.id, "table": {**row, "unknowns": unknowns}, "over_claims": dict.fromkeys(accused, "not_said")}
+
+
+@mutant(of="audit_report", kills="L7.07")
+def whatever_is_no_quotation():
+    """This looks like every line being accused that doesn't stand there word for word, for one reason: what follows is no over-claim."""
+    answer, report = answer_of("R-017"), full_report("R-017")
+    lines = [f"h{n}" for n, text in enumerate(report.lines, 1) if text not in report.sentences]
+    return {**answer, "over_claims": dict.fromkeys(lines[:4], "other_model")}
+
+
 # ---------------------------------------------------------------- 7.10 audit_run
 
 
@@ -877,3 +1005,34 @@ def what_is_not_enough_comes_first():
     """This looks like one seed being named before an interval that is not there at all: what is absent comes first."""
     answer = audited(export(a_run(), {**DECLARED, "runs": {"seeds": [0]}}))
     return {**answer, "items": {**answer["items"], "seeds": ("missing", "declaration.runs.seeds")}}
+
+
+@mutant(of="audit_run", kills="L7.07")
+def the_example_chained_anew():
+    """This looks like the course's recorded example, cut and chained anew: its records are the example's all the same."""
+    ledger, declaration = read_export(example_run())
+    mine = ()
+    for index, entry in enumerate(ledger[1:]):
+        mine = append_round(mine, replace(entry.round, index=index, task="my shelves"))
+    return audited(export(mine, {**DECLARED, "demonstrations": declaration["demonstrations"]}))
+
+
+@mutant(of="audit_run", kills="L7.07")
+def places_that_nothing_has():
+    """This looks like places that no ledger has: a part is one of those that are printed, and no index."""
+    answer = audited(export(a_run(), DECLARED))
+    items = {name: (status, f"{place}.0" if status == "met" else place) for name, (status, place) in answer["items"].items()}
+    return {**answer, "items": {**answer["items"], "counts": items["counts"], "optimizer": items["optimizer"]}}
+
+
+@mutant(of="audit_run", kills="L7.07")
+def one_verdict_for_all():
+    """This looks like one verdict for all items: each is recorded somewhere else, or nowhere."""
+    return {**audited(example_run()), "items": dict.fromkeys(CHECKLIST, ("met", "declaration.source"))}
+
+
+@mutant(of="audit_run", kills="L7.07")
+def seeds_in_a_text():
+    """This looks like seeds as one text, and a spread in words: two seeds make a list, and an interval has two ends."""
+    answer = audited(export(a_run(), {**DECLARED, "runs": {"seeds": "0, 1", "interval": "narrow"}}))
+    return {**answer, "items": {**answer["items"], "seeds": ("met", "declaration.runs")}}

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Literal, Mapping, Sequence, get_args
 
-from course.accounting.ledger import Entry, Round, verify_ledger
+from course.accounting.ledger import OPERATORS, SEEDS, Entry, Round, verify_ledger
 
 Status = Literal["met", "missing", "not applicable"]
 STATUSES = get_args(Status)
@@ -110,7 +110,15 @@ def right_place(item: Item, place: str) -> bool:
     places = CHECKLIST[item.field][1]
     if item.status == "missing":
         return place == item.place or (place in places and item.place.startswith(place))
-    return any(place == known or place.startswith(f"{known}.") for known in places)
+    return any(place == known or (place.startswith(f"{known}.") and place.split(".")[2] in _parts(known)) for known in places)
+
+
+def _parts(place: str) -> Sequence[str]:
+    """What a recorded place can hold under a name of its own."""
+    kind, _, name = place.partition(".")
+    if kind == "entries":
+        return {"seeds": SEEDS, "operators": OPERATORS}.get(name, ())
+    return (*PARTS.get(name, ()), *(("not applicable",) if name in MAY_NOT_APPLY else ()))
 
 
 def agreement(text: str | Mapping[str, Any], said: Mapping[str, Any]) -> tuple[int, int]:
@@ -166,9 +174,16 @@ def _lacking(name: str, value: Any) -> str:
         plain = isinstance(seeds, (list, tuple)) and all(isinstance(seed, (int, float, str)) for seed in seeds)
         if not plain or len(set(seeds)) < 2:
             return f"{here}.seeds"
+        ends = value["interval"]
+        if not isinstance(ends, (list, tuple)) or len(ends) != 2 or not all(map(_is_number, ends)):
+            return f"{here}.interval"
     if name == "evaluation" and value["blinded"] is not True:
         return f"{here}.blinded"
     return ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _versioned(names: Sequence[str]) -> str:

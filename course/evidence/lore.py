@@ -1,4 +1,4 @@
-"""Folk claims about how systems were trained, and the fact that refutes each: a correction is worth what its fact is worth."""
+"""Folk claims about how systems were trained, and facts: a correction is worth what its fact is worth. Which refutes which: corrections.py."""
 
 from dataclasses import dataclass
 
@@ -77,15 +77,3 @@ FACTS = {  # some refute one of the claims; five are true as well, and refute no
     "f21": Fact("Preference reward grew about linearly in the square root of the KL divergence.", "A 4.1"),
     "f22": Fact("Device-time is no duration: 80,000 TPU-days may have passed in a month.", "A 5.7"),
 }
-REFUTES = {  # claim -> fact
-    "webgpt": "f12", "prm800k": "f07", "rbr": "f13", "o1": "f06", "tools": "f15", "constitution": "f08", "claude37": "f03",
-    "thoughts": "f17", "rlaif": "f04", "sparrow": "f02", "alphaproof": "f18", "alphaevolve": "f05", "robots": "f11",
-    "benchmarks": "f01", "weights": "f19", "tampering": "f10", "robot_demo": "f16",
-}  # fmt: skip
-
-
-def correction(claim: str) -> Fact:
-    """The fact that refutes a folk claim. Source: A 12; "tampering" and "robot_demo": A 4.6, A 4.7."""
-    if claim not in CLAIMS:
-        raise ValueError(f"claim must be one of {', '.join(CLAIMS)}; got {claim!r}")
-    return FACTS[REFUTES[claim]]

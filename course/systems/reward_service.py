@@ -175,6 +175,13 @@ class _Grader(Child):
         self.task: Send | None = None
         self.until = NEVER  # when the task has timed out
 
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def alive(self) -> bool:
+        return self.process.is_alive()
+
     def give(self, send: Send, record: Record, until: float) -> None:
         self.task, self.until = send, until
         self.tell((record.to_json(), send.attempt))
@@ -195,12 +202,12 @@ class RewardService:
         self.make, self.desk, self.replaced = make, Desk(source, version, retry, observed), 0
         self.stale: deque[str] = deque(maxlen=100)  # what was wrong with answers that were refused
         self._records: dict[str, Record] = {}
-        self._graders = [_Grader(make) for _ in range(workers)]
+        self._graders = [self._new() for _ in range(workers)]
 
     @property
     def pids(self) -> list[int]:
         """Of the graders, now."""
-        return [grader.process.pid for grader in self._graders]
+        return [grader.pid for grader in self._graders]
 
     def ask(self, records: Sequence[Record]) -> None:
         """Start asking for the rewards of these records; returns at once."""
@@ -249,7 +256,7 @@ class RewardService:
         now = time.monotonic()
         idle = [place for place, grader in enumerate(self._graders) if grader.task is None]
         for place, send in zip(idle, self.desk.due(now, len(idle))):
-            if not self._graders[place].process.is_alive():
+            if not self._graders[place].alive():
                 self._replace(place, "")
             self._graders[place].give(send, self._records[send.record], now + self.desk.retry.timeout)
 
@@ -260,20 +267,27 @@ class RewardService:
 
     def _look(self, timeout: float | int) -> None:
         """Wait for something to happen, at most so long; take answers, see to the dead and the late, start what is due."""
-        busy = [grader for grader in self._graders if grader.task is not None]
-        ready = wait([x for grader in busy for x in (grader.pipe, grader.process.sentinel)], min(timeout, 3600))
+        ready = self._stirring([grader for grader in self._graders if grader.task is not None], min(timeout, 3600))
         for place, grader in enumerate(self._graders):
             if grader.task is None:
                 continue
-            if (grader.pipe in ready or grader.process.sentinel in ready) and (said := grader.taken()) is not None:
+            if grader in ready and (said := grader.taken()) is not None:
                 self._hear(*said, grader)
-            elif grader.pipe in ready or grader.process.sentinel in ready:
+            elif grader in ready:
                 self._replace(place, "its process died")
             elif time.monotonic() >= grader.until:
                 self._replace(place, f"no answer in {self.desk.retry.timeout:g} s")
         self._start()
 
-    def _hear(self, kind: str, what: Any, grader: _Grader) -> None:
+    def _new(self) -> Any:
+        return _Grader(self.make)
+
+    def _stirring(self, busy: list[Any], timeout: float | int) -> list[Any]:
+        """Those that have answered or died, as soon as there is one, or after so many seconds."""
+        handles = {handle: grader for grader in busy for handle in (grader.pipe, grader.process.sentinel)}
+        return [handles[handle] for handle in wait(list(handles), timeout)]
+
+    def _hear(self, kind: str, what: Any, grader: Any) -> None:
         send, grader.task = grader.task, None
         reason = what
         if kind == "event":
@@ -290,21 +304,25 @@ class RewardService:
         grader.end()
         if grader.task is not None:
             self.desk.fail(grader.task.record, grader.task.attempt, reason, time.monotonic())
-        self._graders[place], self.replaced = _Grader(self.make), self.replaced + 1
+        self._graders[place], self.replaced = self._new(), self.replaced + 1
+
+
+class FarGrader:
+    """What stands where the grading is done: makes its grade at the first question, and answers in plain data."""
+
+    def __init__(self, make: Recipe):
+        self.make, self.grade = make, None
+
+    def answer(self, data: Any, attempt: int) -> tuple[str, Any]:
+        try:
+            self.grade = self.grade or self.make.made()
+            return "event", self.grade(Record.from_json(data), attempt).to_json()
+        except Exception as error:
+            return "error", f"{type(error).__name__}: {error}"
 
 
 def _work(pipe: Connection, make: Recipe) -> None:
     """The life of a grader."""
     end_with_parent()
-    grade = None
-
-    def graded(message: tuple[Any, int]) -> tuple[str, Any]:
-        nonlocal grade
-        data, attempt = message
-        try:
-            grade = grade or make.made()
-            return "event", grade(Record.from_json(data), attempt).to_json()
-        except Exception as error:
-            return "error", f"{type(error).__name__}: {error}"
-
-    serve(pipe, graded)
+    far = FarGrader(make)
+    serve(pipe, lambda message: far.answer(*message))

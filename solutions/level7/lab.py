@@ -465,7 +465,7 @@ say(table(("field", "what is needed before the row can be filled"), FIELDS.items
 #
 # - **D** if a line *says* it: give that line;
 # - **I** if it can be computed or concluded from lines without a guess, and stands in none: give *all* lines that it rests on;
-# - **U** otherwise, with no lines. A claim may be plausible, even probable, and U. A row that is absent is U.
+# - **U** otherwise, with no lines. A claim may be plausible, even probable, and U. A row that is absent is U. A U counts in a table that holds at least half of what the lines do say.
 #
 # Anything that has to be assumed besides, such as "used about equally often", is a guess. An episode of InstructGPT is one prompt and its answer; `e10` and `e11` are of one experiment.
 
@@ -742,6 +742,8 @@ say(
 # - `"table"`: for each row, by its question in the table above, label and places. **D**: a sentence that answers it. **I**: *all* sentences it is computed from, two or more, if no sentence gives it and arithmetic does. **U**: none, or leave the row out. A sentence that speaks of the topic and does not
 #   answer the question, such as one that praises, leaves the row U. The row `unknowns` is the list of the fields that are U;
 # - `"over_claims"`: the lines that claim more than the announcement says, each with its reason, from the list above: three or four of the six. Numbers are worth their conditions, words what they mean (7.2).
+#
+# Form alone earns nothing: a third of the rows that the announcement answers must be right, or half of the over-claims with their reasons. A U counts beside at least half of what the announcement does say.
 #
 # **To practise more:** `practice(number)` gives another of the 200 announcements of Experiment A. Put its number into the cell above, write down its table, and only then unfold what a careful reader finds.
 

@@ -3,8 +3,10 @@
 import pytest
 
 from course.evidence.claims import FIELDS
-from course.evidence.excerpt import CLAIMED, EXCERPT, TRUTH
-from course.evidence.lore import CLAIMS, FACTS, REFUTES, correction
+from course.evidence.corrections import REFUTES, correction
+from course.evidence.excerpt import CLAIMED, EXCERPT
+from course.evidence.excerpt_labels import TRUTH
+from course.evidence.lore import CLAIMS, FACTS
 
 
 def test_every_claim_has_a_fact_of_its_own():

@@ -6,7 +6,17 @@ import json
 import pytest
 
 from autograder.alternatives.level7 import DECLARED, a_run
-from course.evidence.checklist import CHECKLIST, MAY_BE_NULL, PARTS, agreement, checklist, example_run, export, read_export
+from course.evidence.checklist import (
+    CHECKLIST,
+    MAY_BE_NULL,
+    PARTS,
+    agreement,
+    checklist,
+    example_run,
+    export,
+    read_export,
+    right_place,
+)
 
 FULL = json.loads(export(a_run(), DECLARED))
 
@@ -58,6 +68,8 @@ def test_a_part_that_is_left_out_is_named(name, part):
     ("runs", {"seeds": 5, "interval": [0, 1]}, "declaration.runs.seeds"),
     ("runs", {"seeds": "01", "interval": [0, 1]}, "declaration.runs.seeds"),
     ("runs", {"seeds": [[1], [2]], "interval": [0, 1]}, "declaration.runs.seeds"),
+    ("runs", {"seeds": [0, 1], "interval": "narrow"}, "declaration.runs.interval"),
+    ("runs", {"seeds": [0, 1], "interval": [0.5]}, "declaration.runs.interval"),
     ("source", {"revision": " ", "license": "MIT"}, "declaration.source.revision"),
     ("evaluation", {"blinded": False, "by": "me"}, "declaration.evaluation.blinded"),
     ("evaluation", {"not applicable": " "}, "declaration.evaluation.blinded"),
@@ -116,6 +128,16 @@ def test_agreement_counts_statuses_and_places():
     ) == (14, 14)
     assert agreement(example_run(), {**said, "seeds": ("missing", "entries.seeds")}) == (14, 13)
     assert agreement(example_run(), {**said, "seeds": ("met", "declaration.runs"), "counts": "met", "split": 3}) == (11, 11)
+
+
+@pytest.mark.parametrize("field, place, right", [
+    ("source", "declaration.source.license", True), ("source", "declaration.source.colour", False), ("counts", "entries.instance.0", False),
+    ("seeds", "entries.seeds.task", True), ("seeds", "entries.seeds.tasks", False), ("versions", "entries.operators.update", True),
+    ("rollouts", "declaration.rollouts.horizons.5", True), ("serialization", "declaration.serializer.name", False),
+    ("evaluation", "declaration.evaluation.not applicable", True), ("source", "declaration.sources", False),
+])  # fmt: skip
+def test_a_part_must_be_one_that_the_place_has(field, place, right):
+    assert right_place(statuses(FULL)[field], place) is right
 
 
 def test_what_is_absent_comes_before_what_is_not_enough():

@@ -47,11 +47,14 @@ def check_sentences(level):
         assert inspect.getdoc(check.run), check.name
 
 
-def check_anchors(level, function, most=1):
-    """An exercise has one visible anchor (at most `most`) and at least one hidden check."""
+def check_anchors(level, function, most=1, hidden=0):
+    """An exercise has one visible anchor (at most `most`) and at least one hidden check.
+
+    hidden: anchors beside it that only grading knows, where the text that students have can't tell a right answer from one in form.
+    """
     checks = level.checks_of(function)
     anchors = [check for check in checks if check.anchor]
-    assert 1 <= len(anchors) <= most and not any(check.hidden for check in anchors)
+    assert 1 <= sum(not check.hidden for check in anchors) <= most and sum(check.hidden for check in anchors) == hidden
     assert any(check.hidden for check in checks)
 
 

@@ -17,6 +17,7 @@ from autograder.inside import codec, drivers
 from autograder.judge import PUBLIC_SEED, judge, run_check
 from autograder.levels import load
 from course.evidence.checklist import CHECKLIST, example_run, export
+from course.evidence.corrections import REFUTES
 from course.evidence.entailment import PHRASES, consequences, follows
 from course.evidence.lore import CLAIMS
 from course.evidence.numbers import COUNTED, read_number
@@ -62,7 +63,7 @@ def test_names_of_known_mistakes_are_their_own():
 
 @pytest.mark.parametrize("function", EXERCISES)
 def test_each_exercise_has_one_anchor_and_a_hidden_check(function):
-    check_anchors(LEVEL, function)
+    check_anchors(LEVEL, function, hidden=1 if function == "audit_report" else 0)
 
 
 def test_the_points_are_those_of_the_plan():
@@ -263,6 +264,37 @@ def test_an_empty_data_cell_earns_nothing(function, answer):
     assert earned(function, answer) == 0
 
 
+def test_form_alone_earns_nothing():
+    """One row for all claims, rows and lines of a report that nobody read, one verdict for all items; and little for little."""
+    mutants = {mutant.name: mutant for mutant in LEVEL.mutants}
+    for name in ("one_row_for_all", "form_and_nothing_else", "one_verdict_for_all"):
+        assert earned(mutants[name].function, mutants[name].run()) == 0, name
+    assert earned("claims_table", mutants["two_rows_and_no_more"].run()) == 5
+    for seed in range(0, COUNT, 20):
+        report = full_report(report_id(seed))
+        rows = {field: ("D", [place]) for field, (_, places) in report.rows.items() for place in places[:1]}
+        wrong = {field: row for field, row in zip(rows, reversed(rows.values())) if not set(row[1]) & set(report.rows[field][1])}
+        told = dict.fromkeys([f"h{n}" for n, text in enumerate(report.lines, 1) if text not in report.sentences][:4], "not_said")
+        table = {**wrong, "unknowns": [field for field in QUESTIONS if field not in wrong]}
+        assert earned("audit_report", {"report": report.id, "table": table, "over_claims": told}) == 0, report.id
+
+
+def test_over_claims_alone_are_read_as_well():
+    """Who found them and fills no more than a row or two has read the report."""
+    answer = right.answer_of("R-003")
+    one = next(field for field, row in answer["table"].items() if row[0] == "D")
+    table = {one: answer["table"][one], "unknowns": [field for field in QUESTIONS if field != one]}
+    assert earned("audit_report", {**answer, "table": table}) >= 8
+
+
+def test_the_visible_rows_are_those_of_the_key():
+    """What the visible checks know of the two tables is what the package says of them."""
+    assert visible.ALGORITHMS_SAID == hidden.labelled(*visible.ALGORITHMS_SAID)
+    for check in (visible.what_openai_reported, visible.what_anthropic_reported):
+        assert run_check(check.declared, Direct("lore", lambda: REFUTES), 1) == ""
+    assert earned("lore", REFUTES) == 12
+
+
 def test_lore_is_judged_claim_by_claim():
     answer = {**right.the_facts_that_refute(), "rlaif": "f02", "sparrow": "f04"}
     assert earned("lore", answer) == 9
@@ -336,6 +368,7 @@ def test_drivers_take_answers_apart_and_judge_nothing():
     ("lore", "from course.evidence.lore import REFUTES\ndef lore():\n    return REFUTES"),
     ("claims_table", "from course.evidence import excerpt\ndef claims_table():\n    return excerpt.TRUTH"),
     ("audit_run", "from course.evidence.checklist import checklist\ndef audit_run():\n    return checklist('')"),
+    ("audit_run", "from course.evidence.checklist import agreement\ndef audit_run():\n    return agreement('', {})"),
     ("follows", "from course.evidence.entailment import IMPLIES\ndef follows(claim, sentences):\n    return IMPLIES"),
     ("read_number", "from course.evidence.numbers import subject\ndef read_number(text):\n    return subject(text)"),
 ])  # fmt: skip

@@ -104,8 +104,11 @@ def test_a_notebook_that_stops_early_is_not_called_a_success(tmp_path):
 
 @pytest.fixture
 def small_course(tmp_path, monkeypatch):
-    """One notebook that runs, beside one whose second cell fails."""
-    for name, sources in {"level1": ["x = 1", "print('peak memory 12 MB')"], "level2": ["x = 1", "\n# a comment\nx / 0"]}.items():
+    """One notebook that runs, with a process that holds 300 MB for two seconds, beside one whose second cell fails."""
+    holds = (
+        "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import time; x = b\"x\" * 300_000_000; time.sleep(2)'])"
+    )
+    for name, sources in {"level1": ["x = 1", holds], "level2": ["x = 1", "\n# a comment\nx / 0"]}.items():
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
         (tmp_path / name).mkdir()
         nbformat.write(notebook, tmp_path / name / "lab.ipynb")
@@ -115,12 +118,22 @@ def small_course(tmp_path, monkeypatch):
 def test_a_run_of_the_whole_course_names_the_failing_cell_and_goes_on(small_course, tmp_path):
     heard = []
     good, bad = execute_course(jobs=2, told=heard.append)
-    assert (good.notebook, good.megabytes, good.problem) == ("level1/lab.ipynb", 12.0, "")
-    assert bad.notebook == "level2/lab.ipynb" and "cell 2 (# a comment) raised ZeroDivisionError: division by zero" in bad.problem
+    assert (good.notebook, good.problem) == ("level1/lab.ipynb", "") and 300 < good.megabytes < 1000
+    assert (
+        0 < bad.megabytes < 300
+        and bad.notebook == "level2/lab.ipynb"
+        and "cell 2 (# a comment) raised ZeroDivisionError: division by zero" in bad.problem
+    )
     assert set(heard) == {good, bad}
     write_outcomes([good, bad], 3.4, tmp_path / "new" / "run.json")
     report = json.loads((tmp_path / "new" / "run.json").read_text())
     assert report["seconds"] == 3 and [row["notebook"] for row in report["notebooks"]] == [good.notebook, bad.notebook]
+
+
+def test_a_notebook_that_cannot_be_read_costs_the_others_nothing(small_course, tmp_path):
+    (tmp_path / "level2" / "lab.ipynb").write_text("{torn")
+    good, bad = execute_course(jobs=1)
+    assert not good.problem and "level2/lab.ipynb: NotJSONError" in bad.problem
 
 
 def test_the_command_for_the_whole_course_fails_if_a_notebook_does(small_course, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """The students' zip works by itself and holds nothing that is the instructor's."""
 
 import filecmp
+import json
 import os
 import subprocess
 import sys
@@ -8,7 +9,15 @@ import zipfile
 
 import pytest
 
+from autograder.checks.level7 import ALGORITHMS_SAID
 from autograder.levels import load, numbers
+from autograder.release import KEYED
+from course.evidence.corrections import REFUTES
+from course.evidence.excerpt_labels import TRUTH
+
+# An environment that was made from the checkout with `pip install -e` finds there what the edition lacks, hidden checks and all.
+ALONE = "import sys\nsys.meta_path[:] = [finder for finder in sys.meta_path if 'editable' not in repr(finder).lower()]\n"
+ROWS_TOLD = [TRUTH[name][0].text for name in ALGORITHMS_SAID]
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +54,26 @@ def test_no_solution_no_hidden_case_no_mutant(edition):
         assert not [m.name for m in level.mutants if m.message and m.message in text]
 
 
+def test_no_key_of_a_table_is_in_it(edition):
+    """The rows that only grading looks at can't be read off a file, nor guesses at them confirmed by a hash."""
+    known = json.loads((edition / "autograder" / "known_mistakes.json").read_text())
+    checks = [check for check in load(7).checks if check.function in KEYED and not check.hidden]
+    assert len(checks) == 8 and not {check.name for check in checks} & set(known)
+    for function in KEYED:
+        assert known["hidden"][function] == sum(check.hidden for check in load(7).checks_of(function))
+    text = "\n".join(p.read_text(errors="ignore") for p in (edition / "course").rglob("*") if p.is_file())
+    text += (edition / "autograder" / "checks" / "level7.py").read_text()
+    given_away = [
+        *(
+            claim
+            for claim in ("rlaif", "sparrow", "alphaproof", "alphaevolve", "robots", "tools", "benchmarks", "weights")
+            if f'"{claim}": "{REFUTES[claim]}"' in text
+        ),
+        *(why for claim, why in TRUTH.values() if claim.text not in ROWS_TOLD and why in text),
+    ]
+    assert given_away == []
+
+
 def test_checks_work_in_the_students_edition_and_name_the_mistake(edition):
     code = """
 import torch
@@ -57,7 +86,11 @@ except AssertionError as error:
     print("RAISED", error)
 """
     run = subprocess.run(
-        [sys.executable, "-c", code], cwd=edition, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(edition)}
+        [sys.executable, "-c", ALONE + code],
+        cwd=edition,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(edition)},
     )
     assert run.returncode == 0, run.stderr
     assert "RAISED" in run.stdout and "This looks like" in run.stdout and "more run when it is graded" in run.stdout
@@ -66,7 +99,11 @@ except AssertionError as error:
 def test_instructor_commands_say_what_is_missing(edition):
     code = "from course.cli import app; app(['grade', '0'])"
     run = subprocess.run(
-        [sys.executable, "-c", code], cwd=edition, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(edition)}
+        [sys.executable, "-c", ALONE + code],
+        cwd=edition,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(edition)},
     )
     assert run.returncode == 2 and "students' edition" in run.stderr
 

@@ -10,6 +10,6 @@ def cluster():
     ray = pytest.importorskip("ray")
     from course.systems.ray_cluster import start_ray
 
-    assert start_ray(cpus=4)
+    assert start_ray(cpus=8)  # places for actors, not cores
     yield ray
     ray.shutdown()

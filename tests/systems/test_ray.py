@@ -8,13 +8,19 @@ from types import SimpleNamespace
 import pytest
 from kills import killing
 
+from course.feedback.events import evidence_event
 from course.rollout.episodes import Play, episode_seed
+from course.rollout.replay import Recipe
 from course.rollout.write_ahead import forget
 from course.systems.engine import InProcess, LostWorker, WrongRecord, tool_workload
 from course.systems.ray_cluster import RayActors, start_ray
+from course.systems.ray_rewards import RayRewardService
+from course.systems.reward_service import Retry
 from course.systems.run import problems, run, tool_plan
 from course.training.tool_agent import blank_policy, lookups
 
+EVIDENCE = Recipe("course.systems.reward_service:recorded_evidence")
+SAID = {"source": "verify_answer", "version": "1"}
 PLAYS = [Play(task, episode_seed(2, i), 2, i) for i, task in enumerate(lookups(8, 2))]
 
 
@@ -47,24 +53,38 @@ def fresh(engine, policy):
     return engine
 
 
+@pytest.fixture
+def service(cluster):
+    made = []
+
+    def make(recipe, **options):
+        made.append(RayRewardService(recipe, **SAID, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
 def test_equal_records(fresh, expected):
     assert hashes(fresh.collect(PLAYS)) == hashes(expected) and fresh.finished(0) == []
 
 
-def test_a_run_on_ray_that_is_killed_five_times(fresh, tmp_path):
+def test_a_run_on_ray_that_is_killed_five_times(fresh, service, tmp_path):
+    """Rollout actors and reward services on Ray, both among those that are killed."""
     plan = tool_plan(5, tool_workload(rows=4), groups=2, group_size=4)
     with_ray, alone = tmp_path / "ray", tmp_path / "alone"
-    engines = []
+    engines, rewards = [], service(EVIDENCE, retry=Retry(100, timeout=30, backoff=0.01, factor=1))
 
     def ray_engine(workload, logs):
         engines.append(RayActors(workload, logs, actors=2))
         return engines[-1]
 
     def victims(draw):
-        return [pid for pid in engines[-1].pids if _alive(pid)] if engines else []
+        return [pid for pid in [*engines[-1].pids, *rewards.pids] if _alive(pid)] if engines else []
 
     with killing(5, victims, [with_ray / "logs"]) as kills:
-        with contextlib.closing(run(with_ray, plan, 1000, engine=ray_engine)) as entries:
+        with contextlib.closing(run(with_ray, plan, 1000, engine=ray_engine, feedback=rewards.feedback)) as entries:
             rounds = next(entry.round.index + 1 for entry in entries if len(kills) == 5)
     list(run(alone, plan, rounds))
     assert len(set(kills)) == 5 and problems(with_ray) == [] == problems(alone)
@@ -78,6 +98,30 @@ def _alive(pid):
     except ProcessLookupError:
         return False
     return True
+
+
+def test_rewards_from_ray_are_the_verifier_s(service, expected):
+    made = service(EVIDENCE)
+    assert made.feedback(expected, 0) == [evidence_event(record) for record in expected] and made.desk.requests == {}
+    with pytest.raises(ValueError, match="workers must be at least 1"):
+        service(EVIDENCE, workers=0)
+
+
+def test_graders_on_ray_that_fail_hang_die_and_are_killed_lose_nothing(service, expected):
+    make = Recipe(
+        "course.systems.reward_service:unreliable", {"make": EVIDENCE, "seed": 1, "fails": 0.2, "hangs": 0.1, "dies": 0.2}
+    )
+    made = service(make, retry=Retry(attempts=12, timeout=10.0, backoff=0.0))
+    made.ask(expected)
+    os.kill(made.pids[0], signal.SIGKILL)
+    assert made.settled(expected, timeout=120) == [evidence_event(record) for record in expected] and made.replaced >= 1
+
+
+def test_a_grader_on_ray_that_is_late_is_missing_and_freed(service, expected):
+    make = Recipe("course.systems.reward_service:unreliable", {"make": EVIDENCE, "seed": 1, "hangs": 1.0})
+    made = service(make, retry=Retry(attempts=1, timeout=0.5), workers=1)
+    (event,) = made.feedback(expected[:1], 0)
+    assert event.kind == "abstention" and "no answer in 0.5 s" in event.reason and made.replaced == 1
 
 
 def test_actors_that_always_die(fresh, expected, monkeypatch):

@@ -1,0 +1,75 @@
+"""Rewards from Ray actors, on this machine or a cluster: the desk and its promises are those of reward_service."""
+
+import os
+import time
+from typing import Any
+
+from course.rollout.record import Record
+from course.rollout.replay import Recipe
+from course.systems.ray_cluster import start_ray
+from course.systems.reward_service import NEVER, FarGrader, Retry, RewardService, Send
+
+
+class _Actor(FarGrader):
+    def pid(self) -> int:
+        return os.getpid()
+
+
+class _RayGrader:
+    """A grader elsewhere: the attempt it is busy with, until when, and the reference of its answer."""
+
+    def __init__(self, ray: Any, kind: Any, make: Recipe):
+        self._ray, self._actor = ray, kind.remote(make)
+        self._pid, self.answer = self._actor.pid.remote(), None
+        self.task: Send | None = None
+        self.until = NEVER
+
+    @property
+    def pid(self) -> int:
+        return self._ray.get(self._pid)
+
+    def alive(self) -> bool:
+        """One that has died with nothing to do is found at its next task, which costs that task one attempt."""
+        return True
+
+    def give(self, send: Send, record: Record, until: float) -> None:
+        self.task, self.until = send, until
+        self.answer = self._actor.answer.remote(record.to_json(), send.attempt)
+
+    def taken(self) -> Any:
+        try:
+            return self._ray.get(self.answer)
+        except self._ray.exceptions.RayError:  # the actor or its machine is gone
+            return None
+
+    def end(self) -> None:
+        self._ray.kill(self._actor)
+
+
+class RayRewardService(RewardService):
+    """A RewardService whose graders are Ray actors of `cpus` each. address: of a cluster; None starts one here, and close() stops it."""
+
+    def __init__(
+        self, make: Recipe, source: str, version: str, *, retry: Retry = Retry(), workers: int = 2,
+        observed: tuple[str, ...] = ("task", "trajectory"), cpus: float | int = 0.5, address: str | None = None,
+    ):  # fmt: skip
+        self._own = start_ray(address, None if address else max(1, int(workers * cpus)))
+        import ray
+
+        self._ray, self._kind = ray, ray.remote(num_cpus=cpus, max_restarts=0, max_task_retries=0)(_Actor)
+        super().__init__(make, source, version, retry=retry, workers=workers, observed=observed)
+
+    def close(self) -> None:
+        super().close()
+        if self._own:
+            self._ray.shutdown()
+
+    def _new(self) -> _RayGrader:
+        return _RayGrader(self._ray, self._kind, self.make)
+
+    def _stirring(self, busy: list[_RayGrader], timeout: float | int) -> list[_RayGrader]:
+        if not busy:
+            time.sleep(timeout)  # until something is due: Ray has nothing to wait for
+            return []
+        ready, _ = self._ray.wait([grader.answer for grader in busy], num_returns=1, timeout=timeout)
+        return [grader for grader in busy if grader.answer in ready]
