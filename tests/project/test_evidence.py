@@ -414,13 +414,14 @@ print(json.dumps([[[look.reward, look.true_success, look.actions] for look in lo
 def test_one_clone_of_level_5_is_measured_again(hunted):
     """Seed 0 up to its training online, in a fresh process: equal bits on the recorded machine, elsewhere near the seeds' band.
 
-    The Codex-1 case begins with the same clone.
+    The Codex-1 case begins with the same clone. A share of 192 tasks has a standard error of 0.036, their mean number of actions one
+    of 0.1; with other kernels no number was off by more than 0.02.
     """
     looks, row = measured_again(CLONED)
     case = case_of("codex1")
     recorded = next(r for r in case["outcomes"] if r["seed"] == 0 and r["arm"] == "clone")
     assert row.pop("arm") == recorded.pop("arm")
-    agree(row, recorded, case.get("signature"), within=0.5)
+    agree(row, recorded, case.get("signature"), within=0.15)
     again = dict(zip(("sampled", "greedy"), looks))
     clones = [run["clone"] for run in hunted["outcomes"]]
     for name, (reward, true_success, actions) in again.items():
