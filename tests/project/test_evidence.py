@@ -73,7 +73,7 @@ def test_an_unknown_name_has_no_recipe(tmp_path):
     assert said.exit_code == 2 and "playhouse; got 'instructgpt'" in said.output
 
 
-ANONYMOUS = ("codex1", "constitutional", "playhouse")  # recorded before there was a recipe: outcomes alone
+ANONYMOUS = ("codex1", "playhouse")  # recorded before there was a recipe: outcomes alone
 
 
 @pytest.mark.parametrize("name", [*LEVELS, *CASES])
@@ -492,7 +492,7 @@ def test_one_seed_of_the_constitutional_case_is_measured_again_up_to_its_revisio
     recorded = case_of("constitutional")
     row = next(row for row in recorded["outcomes"] if row["seed"] == 0)
     for again, stage in zip(measured_again(ASSISTED), ("before", "revision and SFT")):
-        agree(again, row[stage], recorded.get("signature"), within=0.15)
+        agree(again, row[stage], recorded["signature"], within=0.15)
 
 
 SHOWN = """
