@@ -19,7 +19,7 @@ import psutil
 from autograder.build import SOLUTIONS
 
 MINUTES = 15  # a notebook that needs more is broken, not slow
-LOOK = 0.5  # seconds between two looks at its memory
+LOOK = 1.0  # seconds between two looks at its memory
 GIGABYTES = 2.0  # that a notebook may need: its kernel, and the workers that some of them start
 
 

@@ -20,13 +20,26 @@ class _RayGrader:
 
     def __init__(self, ray: Any, kind: Any, make: Recipe):
         self._ray, self._actor = ray, kind.remote(make)
-        self._pid, self.answer = self._actor.pid.remote(), None
+        self._pid = self.answer = self._actor.pid.remote()
+        self._started = False
         self.task: Send | None = None
         self.until = NEVER
 
     @property
-    def pid(self) -> int:
-        return self._ray.get(self._pid)
+    def pid(self) -> int | None:
+        """None before it has started, and once it is gone."""
+        try:
+            return self._ray.get(self._pid) if self._has_started() else None
+        except self._ray.exceptions.RayError:
+            return None
+
+    def _has_started(self) -> bool:
+        self._started = self._started or bool(self._ray.wait([self._pid], timeout=0)[0])
+        return self._started
+
+    def idle(self) -> bool:
+        """Not before it has started: that takes seconds, which no attempt has to pay for."""
+        return self.task is None and self._has_started()
 
     def alive(self) -> bool:
         """One that has died with nothing to do is found at its next task, which costs that task one attempt."""
@@ -59,6 +72,11 @@ class RayRewardService(RewardService):
         self._ray, self._kind = ray, ray.remote(num_cpus=cpus, max_restarts=0, max_task_retries=0)(_Actor)
         super().__init__(make, source, version, retry=retry, workers=workers, observed=observed)
 
+    @property
+    def pids(self) -> list[int]:
+        """Of the graders that have started, now."""
+        return [pid for grader in self._graders if (pid := grader.pid) is not None]
+
     def close(self) -> None:
         super().close()
         if self._own:
@@ -67,9 +85,11 @@ class RayRewardService(RewardService):
     def _new(self) -> _RayGrader:
         return _RayGrader(self._ray, self._kind, self.make)
 
-    def _stirring(self, busy: list[_RayGrader], timeout: float | int) -> list[_RayGrader]:
-        if not busy:
+    def _stirring(self, timeout: float | int) -> list[_RayGrader]:
+        """Those that have answered, died or started."""
+        awaited = {grader.answer: grader for grader in self._graders if grader.task is not None or not grader.idle()}
+        if not awaited:
             time.sleep(timeout)  # until something is due: Ray has nothing to wait for
             return []
-        ready, _ = self._ray.wait([grader.answer for grader in busy], num_returns=1, timeout=timeout)
-        return [grader for grader in busy if grader.answer in ready]
+        ready, _ = self._ray.wait(list(awaited), num_returns=1, timeout=timeout)
+        return [awaited[reference] for reference in ready]

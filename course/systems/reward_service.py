@@ -179,6 +179,9 @@ class _Grader(Child):
     def pid(self) -> int:
         return self.process.pid
 
+    def idle(self) -> bool:
+        return self.task is None
+
     def alive(self) -> bool:
         return self.process.is_alive()
 
@@ -254,7 +257,7 @@ class RewardService:
     def _start(self) -> None:
         """Give what is due to graders that have nothing to do; one that has died meanwhile is replaced first."""
         now = time.monotonic()
-        idle = [place for place, grader in enumerate(self._graders) if grader.task is None]
+        idle = [place for place, grader in enumerate(self._graders) if grader.idle()]
         for place, send in zip(idle, self.desk.due(now, len(idle))):
             if not self._graders[place].alive():
                 self._replace(place, "")
@@ -263,11 +266,11 @@ class RewardService:
     def _wake(self) -> float:
         """When to look again if no grader says anything: at a timeout, or when something is due and a grader is idle."""
         times = [grader.until for grader in self._graders if grader.task is not None]
-        return min(times + ([self.desk.next_time()] if len(times) < len(self._graders) else []), default=NEVER)
+        return min(times + ([self.desk.next_time()] if any(grader.idle() for grader in self._graders) else []), default=NEVER)
 
     def _look(self, timeout: float | int) -> None:
         """Wait for something to happen, at most so long; take answers, see to the dead and the late, start what is due."""
-        ready = self._stirring([grader for grader in self._graders if grader.task is not None], min(timeout, 3600))
+        ready = self._stirring(min(timeout, 3600))
         for place, grader in enumerate(self._graders):
             if grader.task is None:
                 continue
@@ -282,8 +285,9 @@ class RewardService:
     def _new(self) -> Any:
         return _Grader(self.make)
 
-    def _stirring(self, busy: list[Any], timeout: float | int) -> list[Any]:
-        """Those that have answered or died, as soon as there is one, or after so many seconds."""
+    def _stirring(self, timeout: float | int) -> list[Any]:
+        """Graders that have answered or died, as soon as there is one, or after so many seconds."""
+        busy = [grader for grader in self._graders if grader.task is not None]
         handles = {handle: grader for grader in busy for handle in (grader.pipe, grader.process.sentinel)}
         return [handles[handle] for handle in wait(list(handles), timeout)]
 

@@ -73,7 +73,7 @@ say(
 #
 # Both runs start at the SFT policy, follow the same reward with the same seed, and pay the same price of KL. PPO-ptx also sees pretraining text at every step.
 #
-# **Predict:** (1) Which run ends with the higher reward? (2) What happens to the loss on held-out pretraining text in the run without rehearsal, although KL is
+# **Predict before you run:** (1) Which run ends with the higher reward? (2) What happens to the loss on held-out pretraining text in the run without rehearsal, although KL is
 # priced? (3) Will the average of the weights be better or worse than the last weights?
 
 # %%

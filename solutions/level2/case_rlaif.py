@@ -45,7 +45,7 @@ from course.figures.learning import curves
 # %% [markdown]
 # ## Three teachers
 #
-# **Predict:** (1) Which reward orders *people's* held-out pairs best? (2) Will the policies rank in the same order? (3) Which policy writes the longest
+# **Predict before you run:** (1) Which reward orders *people's* held-out pairs best? (2) Will the policies rank in the same order? (3) Which policy writes the longest
 # reviews, and how much of its win rate goes with that?
 
 # %%

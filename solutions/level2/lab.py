@@ -1030,7 +1030,7 @@ with tqdm(total=1, desc="policy, reward model, auditor") as bar:
 # %% [markdown]
 # ### Experiment B · Push until it breaks
 #
-# PPO with a low price of KL (a small $\beta$), 48 steps of 128 responses. Beside each step we ask the auditor and gold what they think of the
+# PPO with a low price of KL (a small $\beta$) and more steps than it should have. Beside each step we ask the auditor and gold what they think of the
 # same responses, and draw all three on one axis. *Your* `clip_report` reads the ratios before the last of the optimiser steps that
 # each batch is used for, for two types of action: words inside a response, and its last token.
 #
@@ -1307,8 +1307,8 @@ for name, steps, spent, trained, dropped, last, gold in table:
 say("**What came out.**\n\n" + "\n".join(rows) + f"\n\nYou predicted: {prediction_e or 'nothing'}.")
 
 # %% [markdown]
-# **What the figure cannot show:** which method is best. There is one seed, learning rates were set by eye (RLOO got half of the others':
-# nothing in it limits a step, and at their rate it ran away), and equal *sampled* tokens are not equal cost: PPO trains a
+# **What the figure cannot show:** which method is best. There is one seed, learning rates were set by eye (RLOO got half of the others',
+# for nothing in it limits a step), and equal *sampled* tokens are not equal cost: PPO trains a
 # second network, dynamic sampling pays for groups that it throws away, and its batches no longer follow the law of the prompts.
 # The price of KL does not mean the same in a reward (PPO, RLOO) as in a loss (GRPO). To put a difference down to a switch, hold
 # everything else fixed, throw it alone, and repeat over seeds: with several thrown at once, their effects need not add up.
@@ -1342,7 +1342,7 @@ say("**What came out.**\n\n" + "\n".join(rows) + f"\n\nYou predicted: {predictio
 # runs of each kind with other seeds decide: at least 8 in time, at most 1 disturbed. An alarm at the first rise of KL comes too early;
 # one that waits for a disaster misses the runs that decay slowly.
 #
-# On the recorded runs a plain limit on KL, say 12 nats, would do as well, because there only the pushed ones go far. It limits
+# On the recorded runs a plain limit on KL would do as well, because there only the pushed ones go far. It limits
 # moving and says nothing about exploitation. So the checks also hold made-up runs that travel 15 to 20 nats **to their profit**:
 # the held-out score gains 0.12 or more for every nat, nothing is wrong, and no alarm may come.
 #

@@ -80,7 +80,7 @@ say(
 # The network first imitates the written proofs of twenty easy goals. Then it searches harder ones, 32 kernel calls for each; the proofs that the kernel accepts
 # join the training data; it trains and searches again. The control trains as many steps from the same weights on the written proofs alone.
 #
-# **Predict:** (1) Will the loop solve more held-out problems than the control, and from which round on? (2) What does the policy learn first, which
+# **Predict before you run:** (1) Will the loop solve more held-out problems than the control, and from which round on? (2) What does the policy learn first, which
 # tactics *apply* or which *help*? (3) Can a wrong proof enter the training data?
 
 # %% tags=["experiment"]
@@ -164,7 +164,7 @@ say(
     f"**The bill of this seed's loop:** {spent.kernel_calls:,} kernel calls, {spent.network_calls:,} goals read ({spent.read_tokens:,} tokens), {spent.sampled_tokens:,} sampled "
     f"tokens, {spent.trained_tokens:,} trained tokens.\n\n"
     "**What it cannot show:** that the loop always pays. Where the written proofs already cover what there is to learn, or the network has not finished imitating them, "
-    "the control gains as much from the same training steps: with a third of the imitation the two were level. Nor does it show how a gain divides between more data and "
+    "the control gains as much from the same training steps. Nor does it show how a gain divides between more data and "
     "better data; held-out problems come from the law of the training problems, so nothing is said about others. The value network sees proved goals only and has no idea of "
     "hopeless ones."
 )
@@ -176,7 +176,7 @@ say(
 # on them and then attacks the target **[D]**. We do so on a *copy*. The base must stay as it was, bit for bit, and the bill must stand beside that of plain search
 # which may spend as much: everything in tokens of one forward pass, a trained token counting three.
 #
-# **Predict:** will the adapted copy beat (1) the base with the same last search, (2) the base that may spend the whole bill on searching?
+# **Predict before you run:** will the adapted copy beat (1) the base with the same last search, (2) the base that may spend the whole bill on searching?
 
 # %% tags=["experiment"]
 base = provers[-1]
@@ -241,7 +241,7 @@ say(
 # 70 000 by keeping what could be proved equivalent **[D]**. Here a careless translator gives right and wrong readings of sentences such as "it rains unless the sun
 # shines", and a translation is accepted if the kernel proves it from the expert's formula and the formula from it.
 #
-# **Predict:** which right translations will an exact comparison of texts refuse? Will this kernel refuse some that have the same truth table?
+# **Predict before you run:** which right translations will an exact comparison of texts refuse? Will this kernel refuse some that have the same truth table?
 
 # %% tags=["experiment"]
 made = translations(40 if FAST else 300, SEED)

@@ -110,7 +110,7 @@ figure
 # The loop is the one of level 2. A response is now an episode, its observations carry no loss, and the reward model speaks at its end. One episode in four is answer-only: the quotes are
 # given, the browser is closed.
 #
-# **Predict:** (1) Who answers best: people, the clone, the best of 64 of the clone's episodes, or PPO? (2) Does best-of-16 on top of PPO add as much as on top of the clone?
+# **Predict before you run:** (1) Who answers best: people, the clone, the best of 64 of the clone's episodes, or PPO? (2) Does best-of-16 on top of PPO add as much as on top of the clone?
 # (3) How many tokens does each of them sample for one answer?
 
 # %%

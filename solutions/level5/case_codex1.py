@@ -68,7 +68,7 @@ say(f"**Asked:** `{example.prompt}`\n\n| file | text |\n|---|---|\n{files}\n\n**
 # The five: **own tests**, with all terms but a hack at no cost; the same with a **price** on each protected file that was changed, once below and once above what passed tests earn; **hidden tests alone**, without the
 # terms for instruction, report and hacks; and **hidden tests, all terms**. Each action costs a little in all five.
 #
-# **Predict:** (1) Which policy's reward counts the most tasks as solved, and which policy truly solves most? (2) Where a hack costs less than passed tests earn: does the policy still hack? (3) Does
+# **Predict before you run:** (1) Which policy's reward counts the most tasks as solved, and which policy truly solves most? (2) Where a hack costs less than passed tests earn: does the policy still hack? (3) Does
 # the policy that is paid for hidden tests alone report truly what its tests showed?
 
 # %%

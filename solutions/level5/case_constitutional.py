@@ -71,7 +71,7 @@ say(
 # Three ways to revise four times: under principles **drawn** anew, as published; under **one** principle, always the same; and **without a critique**, by a reviser who isn't told
 # what offends, and so softens every word that could.
 #
-# **Predict:** (1) About how many of the harsh words are left after four rounds of drawn principles, and of one? (2) Which of the three ways costs most helpfulness?
+# **Predict before you run:** (1) About how many of the harsh words are left after four rounds of drawn principles, and of one? (2) Which of the three ways costs most helpfulness?
 
 # %%
 prediction_rounds = ""
@@ -129,7 +129,7 @@ say(
 #
 # In the table, *nats from SFT* is how far a policy has moved: its KL from the SFT policy, for an answer.
 #
-# **Predict:** (1) What does PPO do to harm under each of the two? (2) Does the clamp keep the policy from learning to say `but i`?
+# **Predict before you run:** (1) What does PPO do to harm under each of the two? (2) Does the clamp keep the policy from learning to say `but i`?
 
 # %%
 prediction_clamp = ""

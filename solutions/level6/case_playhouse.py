@@ -77,7 +77,7 @@ say(f"In {moved} of {len(tasks)} held-out rooms a thing stands elsewhere when th
 #
 # Clone, marks, utility, IMPALA: the same code as the measurement below, with a shorter clone and fewer updates.
 #
-# **Predict:** (1) The clone imitates an expert that takes the wrong thing in a tenth of the episodes. Can learning from marks by a watcher that errs make it better than the expert? (2) The
+# **Predict before you run:** (1) The clone imitates an expert that takes the wrong thing in a tenth of the episodes. Can learning from marks by a watcher that errs make it better than the expert? (2) The
 # watcher presses two steps late: what becomes of the policy? (3) The utility never sees a swapped instruction: how does an episode that carried out `go red ball` look to it under `go blue box`?
 
 # %%

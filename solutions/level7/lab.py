@@ -634,7 +634,7 @@ def gap(*groups, without=()):
 early, late = ([card for card in systems if card.year and (card.year[:4] < "2024") is before] for before in (True, False))
 named, unnamed = ([card for card in systems if (card.labels["optimizer"] == "D") is named] for named in (True, False))
 say(
-    f"**What came out.** Of {len(systems)} systems, the optimizer is disclosed in {together['optimizer']['D']}, the compute in {together['compute']['D']}; of the {len(closed)} closed families, in "
+    f"**What came out.** Of {len(systems)} systems, the optimiser is disclosed in {together['optimizer']['D']}, the compute in {together['compute']['D']}; of the {len(closed)} closed families, in "
     f"{sum(card.labels['optimizer'] == 'D' for card in systems if card.name in closed)} and {sum(card.labels['compute'] == 'D' for card in systems if card.name in closed)}.\n\n"
     f"Does it depend on the laboratory? Of {len(ASKED)} rows are D on average: "
     + ", ".join(f"{name} {mean_rows(chosen):.1f}" for name, chosen in by_laboratory.items())

@@ -83,7 +83,7 @@ def test_a_case_runs_shows_figures_and_says_what_they_cannot_show(case, tmp_path
     outputs = [o for c in cells for o in c.get("outputs", [])]
     assert sum("image/png" in o.get("data", {}) for o in outputs) >= 2
     text = "\n".join(c.source for c in cells) + "\n".join(str(o.get("data", {}).get("text/markdown", "")) for o in outputs)
-    for needed in ("**Predict:**", "cannot show", "**[D]**", "**[U]**"):
+    for needed in ("**Predict before you run:**", "cannot show", "**[D]**", "**[U]**"):
         assert needed in text, needed
     assert noise(outputs) == []
 

@@ -113,6 +113,8 @@ def test_graders_on_ray_that_fail_hang_die_and_are_killed_lose_nothing(service, 
     )
     made = service(make, retry=Retry(attempts=12, timeout=10.0, backoff=0.0))
     made.ask(expected)
+    while not made.pids:
+        made.settled(expected, timeout=0.1)
     os.kill(made.pids[0], signal.SIGKILL)
     assert made.settled(expected, timeout=120) == [evidence_event(record) for record in expected] and made.replaced >= 1
 
