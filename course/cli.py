@@ -191,14 +191,19 @@ def verify_checks(
 
 
 @app.command()
-def evidence(level: int, seeds: Annotated[int, typer.Option(min=1)] = 10) -> None:
-    """Measure what a notebook has no time for: many seeds, a named recipe, kept in solutions/levelN/evidence.json."""
+def evidence(
+    name: Annotated[str, typer.Argument(help="a level's number or a case's name")],
+    seeds: Annotated[Optional[int], typer.Option(min=1, help="10 for a level and, for a case, as many as its notebook shows, if absent")] = None,
+) -> None:
+    """Measure what a notebook has no time for: many seeds, a named recipe, kept in solutions/levelN/evidence.json or case_NAME.json."""
     _instructor()
-    from course.evidence.measure import RECIPES, write_evidence
+    from course.evidence.measure import recipe_of, write_evidence
 
-    if level not in RECIPES:
-        _stop(f"LEVEL must be one with a recipe, {sorted(RECIPES)}; got {level}")
-    print(f"kept in {write_evidence(level, seeds, ROOT / 'solutions')}")
+    try:
+        recipe_of(name)
+    except ValueError as error:
+        _stop(str(error))
+    print(f"kept in {write_evidence(name, seeds, ROOT / 'solutions')}")
 
 
 @app.command()

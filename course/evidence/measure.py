@@ -1,12 +1,12 @@
-"""`course evidence LEVEL`: run a named recipe over many seeds and keep the raw outcomes beside the notebook that shows them."""
+"""`course evidence NAME`: run a level's or a case's recipe over many seeds and keep the raw outcomes beside the notebook that shows them."""
 
 import json
 import os
 import platform
 import subprocess
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
@@ -138,11 +138,106 @@ def level6(seeds: int) -> dict[str, Any]:
     }
 
 
+def alphaproof(seeds: int) -> dict[str, Any]:
+    """Seeds from 200 on: none of them was used to choose the settings."""
+    from course.cases import alphaproof as case
+
+    names = ("ROUNDS", "BUDGET", "STEPS", "WRITTEN", "PROBLEMS", "IMITATION")
+    return {
+        "recipe": "verified proofs fed back, against training on the written proofs alone",
+        "settings": {name.lower(): getattr(case, name) for name in names},
+        "outcomes": [asdict(case.fed_back(200 + seed)) for seed in range(seeds)],
+    }
+
+
+def webgpt(seeds: int) -> dict[str, Any]:
+    from course.cases import webgpt as case
+
+    return {
+        "recipe": "people, clone, best of N and PPO on the same questions",
+        "settings": asdict(case.Recipe()),
+        "outcomes": [asdict(case.measured(seed, operators())) for seed in range(seeds)],
+    }
+
+
+def codex1(seeds: int) -> dict[str, Any]:
+    """The clone and the policy of each arm: one row for each, and for each seed."""
+    from course.cases import codex1 as case
+    from course.envs.sandbox import Sandbox
+    from course.training import loopholes
+
+    with Sandbox(warm=3) as sandbox:
+        found = [case.measured(loopholes.cloned_policy(seed, sandbox), sandbox, seed) for seed in range(seeds)]
+    names = (
+        "SHARES", "DEMONSTRATIONS", "CLONE_STEPS", "CLONE_LR", "CLONE_BATCH", "GROUPS", "GROUP_SIZE", "LR", "MAX_ACTION_TOKENS", "HELD_OUT",
+    )  # fmt: skip
+    arms = {name: {"loopholes": vars(arm.loopholes), "weights": dict(arm.weights)} for name, arm in case.ARMS.items()}
+    return {
+        "recipe": "one clone, and from copies of it a policy for each reward",
+        "settings": {name.lower(): getattr(loopholes, name) for name in names} | {"steps": case.STEPS, "arms": arms},
+        "outcomes": [asdict(row) for rows in found for row in rows],
+    }
+
+
+def constitutional(seeds: int) -> dict[str, Any]:
+    """Every stage from the assistant on, and PPO on each kind of label, of a judge who is deceived and of one who is not."""
+    from course.cases import constitutional as case
+
+    arms = {name: {"clamp": clamp, "deceived": error is not None} for name, (clamp, error) in case.ARMS.items()}
+    return {
+        "recipe": "critique, revision and SFT, then PPO on clamped or raw AI preferences",
+        "settings": {**asdict(case.Recipe()), "credit": case.CREDIT, "arms": arms},
+        "outcomes": [case.measured(seed, operators()) for seed in range(seeds)],
+    }
+
+
+def playhouse(seeds: int) -> dict[str, Any]:
+    from course.cases import playhouse as case
+
+    names = (
+        "DEMONSTRATIONS", "OPENING_STEPS", "OPENING_LR", "OPENING_BATCH", "CLONE_STEPS", "CLONE_LR", "CLONE_BATCH", "WATCHED", "UTILITY_STEPS",
+        "UTILITY_LR", "UTILITY_BATCH", "EPISODES", "UPDATES", "LR", "LAGGED", "SWAP", "HELD_OUT", "TRAINED",
+    )  # fmt: skip
+    watchers = {name: asdict(watcher) for name, watcher in case.WATCHERS.items()}
+    return {
+        "recipe": "clone, a utility from marks, and IMPALA on its differences",
+        "settings": {name.lower(): getattr(case, name) for name in names} | {"impala": asdict(case.CONFIG), "watchers": watchers},
+        "outcomes": [case.recorded_run(seed).to_json() for seed in range(seeds)],
+    }
+
+
 def _seed(place: int, *tables: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
     return [{name: tensor[place : place + 1] for name, tensor in table.items()} for table in tables]
 
 
-RECIPES = {1: level1, 2: level2, 3: level3, 4: level4, 5: level5, 6: level6}
+@dataclass(frozen=True)
+class Recipe:
+    """measure: the data for so many seeds. file: where they lie in solutions/. seeds: how many if nobody says."""
+
+    measure: Callable[[int], dict[str, Any]]
+    file: str
+    seeds: int = 10
+
+
+LEVELS = {
+    str(number): Recipe(measure, f"level{number}/evidence.json")
+    for number, measure in enumerate((level1, level2, level3, level4, level5, level6), 1)
+}
+CASES = {
+    "alphaproof": Recipe(alphaproof, "level3/case_alphaproof.json"),
+    "webgpt": Recipe(webgpt, "level4/case_webgpt.json", 5),
+    "codex1": Recipe(codex1, "level5/case_codex1.json", 3),
+    "constitutional": Recipe(constitutional, "level5/case_constitutional.json", 3),
+    "playhouse": Recipe(playhouse, "level6/case_playhouse.json", 4),
+}
+
+
+def recipe_of(name: str) -> Recipe:
+    """Of a level, by its number, or of a case, by its name."""
+    found = LEVELS | CASES
+    if name not in found:
+        raise ValueError(f"NAME must be a level's number, {', '.join(LEVELS)}, or a case's name, {', '.join(CASES)}; got {name!r}")
+    return found[name]
 
 
 def machine() -> dict[str, Any]:
@@ -155,12 +250,11 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write_evidence(level: int, seeds: int, solutions: Path) -> Path:
-    """Measure and write solutions/levelN/evidence.json; returns its path."""
-    if level not in RECIPES:
-        raise ValueError(f"level must be one with a recipe, {sorted(RECIPES)}; got {level}")
-    data = {**RECIPES[level](seeds), "signature": machine(), "revision": _revision(solutions)}
-    target = solutions / f"level{level}" / "evidence.json"
+def write_evidence(name: str, seeds: int | None, solutions: Path) -> Path:
+    """Measure and write solutions/levelN/evidence.json, or case_NAME.json; returns its path."""
+    recipe, revision = recipe_of(name), _revision(solutions)  # files may change while it measures, which the loaded code does not see
+    data = {**recipe.measure(recipe.seeds if seeds is None else seeds), "signature": machine(), "revision": revision}
+    target = solutions / recipe.file
     target.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
     return target
 

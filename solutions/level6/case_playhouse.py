@@ -127,7 +127,7 @@ say(
 # Measured beforehand with the same code and more of everything. Each seed has its own demonstrations, clone, marks, utilities and learners; the held-out tasks are the same.
 
 # %% tags=["experiment"]
-runs = json.loads(Path("case_playhouse.json").read_text())["runs"]
+runs = json.loads(Path("case_playhouse.json").read_text())["outcomes"]
 NAMES = {
     "expert": "the expert",
     "clone": "cloning alone",

@@ -108,7 +108,7 @@ def test_each_part_runs_and_is_a_function_of_its_seeds(tasks, shown, monkeypatch
 # ------------------------------------------------------------------------------------------------------ what was recorded
 @pytest.fixture(scope="module")
 def runs():
-    return json.loads(RECORDED.read_text())["runs"]
+    return json.loads(RECORDED.read_text())["outcomes"]
 
 
 def mean(values):

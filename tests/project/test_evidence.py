@@ -3,20 +3,39 @@
 import json
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from course.cases.alphaproof import Fed
+from course.cli import app
 from course.evidence.intervals import bootstrap_mean
-from course.evidence.measure import machine, write_evidence
+from course.evidence.measure import CASES, LEVELS, machine, recipe_of, write_evidence
 from course.feedback.tail import tail_outcome
 from course.objectives.preference import pairwise_reward_loss
 from course.training.overoptimisation import Run, first_alarm, in_time, overoptimisation_alarm
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def measured_again(code, *arguments):
+    """What a fresh process prints: nothing of other tests is in it."""
+    said = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    return json.loads(said.stdout)
+
+
+def agree(again, recorded, signature, *, within):
+    """Equal bits on the machine it was recorded on; elsewhere no number is off by more than `within`."""
+    if signature == {**machine(), "threads": 1}:
+        assert again == recorded
+    assert again == pytest.approx(recorded, abs=within)
+
+
+def case_of(name):
+    return json.loads((ROOT / "solutions" / CASES[name].file).read_text())
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +66,39 @@ def test_level_1_supports_its_claim_over_ten_seeds(evidence):
         assert min(values) > 0
 
 
-def test_an_unknown_level_has_no_recipe(tmp_path):
-    with pytest.raises(ValueError, match="level must be one with a recipe"):
-        write_evidence(0, 1, tmp_path)
+def test_an_unknown_name_has_no_recipe(tmp_path):
+    with pytest.raises(ValueError, match="level's number, 1, 2, 3, 4, 5, 6, or a case's name, alphaproof, webgpt, .*; got '0'"):
+        write_evidence("0", 1, tmp_path)
+    said = CliRunner().invoke(app, ["evidence", "instructgpt"])
+    assert said.exit_code == 2 and "playhouse; got 'instructgpt'" in said.output
+
+
+ANONYMOUS = ("codex1", "playhouse")  # recorded before there was a recipe: outcomes alone
+
+
+@pytest.mark.parametrize("name", [*LEVELS, *CASES])
+def test_a_file_says_how_it_came_about(name):
+    recipe = recipe_of(name)
+    data = json.loads((ROOT / "solutions" / recipe.file).read_text())
+    if name in CASES:
+        assert len({row["seed"] for row in data["outcomes"]}) == recipe.seeds
+    assert ({"recipe", "settings", "signature", "revision"} <= set(data)) == (name not in ANONYMOUS)
+
+
+def test_a_recipe_keeps_seeds_settings_and_the_revision_from_before_it_ran(tmp_path, monkeypatch):
+    asked = []
+
+    def measure(seeds):
+        asked.append(seeds)
+        return {"recipe": "none", "settings": {}, "outcomes": list(range(seeds))}
+
+    monkeypatch.setitem(CASES, "playhouse", replace(CASES["playhouse"], measure=measure))
+    (tmp_path / "level6").mkdir()
+    for seeds, wanted in ((None, 4), (2, 2)):
+        target = write_evidence("playhouse", seeds, tmp_path)
+        data = json.loads(target.read_text())
+        assert target == tmp_path / "level6" / "case_playhouse.json" and len(data["outcomes"]) == wanted == asked.pop()
+        assert data["signature"] == machine() and data["revision"] == "unknown"  # tmp_path is no checkout
 
 
 def test_bootstrap_interval_covers_about_as_often_as_it_says():
@@ -93,8 +142,7 @@ def test_the_beginning_of_a_run_of_level_2_is_measured_again(runs):
     """Three entries of one pushed run, in a fresh process: equal bits on the recorded machine, elsewhere close to the band of seeds."""
     signature, recorded = runs
     run = next(r for r in recorded if not r.healthy and r.seed == 1)
-    said = subprocess.run([sys.executable, "-c", AGAIN, "1"], capture_output=True, text=True, check=True)
-    again = Run.from_json(json.loads(said.stdout))
+    again = Run.from_json(measured_again(AGAIN, "1"))
     if signature == {**machine(), "threads": 1}:
         assert again.history == run.history[:3] and again.gold == run.gold[:3]
         assert again.training_reward == run.training_reward[:3]
@@ -208,8 +256,7 @@ print(json.dumps([curve, ppo_row]))
 
 def test_one_seed_of_the_frontier_is_measured_again(frontier):
     """Seed 1's whole pool, and PPO up to the tokens of best-of-4, in a fresh process: equal bits on the recorded machine."""
-    said = subprocess.run([sys.executable, "-c", FRONTIER], capture_output=True, text=True, check=True)
-    curve, ppo_row = json.loads(said.stdout)
+    curve, ppo_row = measured_again(FRONTIER)
     recorded = next(o for o in frontier["outcomes"] if o["seed"] == 1)
     before = next(row for row in recorded["rows"]["4"] if row["method"] == "ppo")
     if frontier["signature"] == {**machine(), "threads": 1}:
@@ -239,8 +286,7 @@ def test_feeding_verified_proofs_back_helps_over_ten_seeds(fed):
 def test_one_seed_of_the_alphaproof_case_is_measured_again(fed):
     code = "import json, sys, dataclasses, torch; torch.set_num_threads(1); from course.cases.alphaproof import fed_back; "
     code += "print(json.dumps(dataclasses.asdict(fed_back(int(sys.argv[1])))))"
-    said = subprocess.run([sys.executable, "-c", code, "206"], capture_output=True, text=True, check=True)
-    again = Fed(**json.loads(said.stdout))
+    again = Fed(**measured_again(code, "206"))
     signature, rows = fed
     if signature == {**machine(), "threads": 1}:
         assert again == next(row for row in rows if row.seed == 206)
@@ -290,8 +336,7 @@ print(json.dumps([found, look(), tokens]))
 
 def test_one_clone_of_level_4_is_measured_again(agents):
     """Seed 0 and eight of its steps online, in a fresh process: equal bits on the recorded machine, elsewhere inside the issue's bounds."""
-    said = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
-    (greedy, sampled), after, tokens = json.loads(said.stdout)
+    (greedy, sampled), after, tokens = measured_again(FIRST)
     first, eighth = next(o for o in agents["outcomes"] if o["seed"] == 0)["curve"][:2]
     if agents["signature"] == {**machine(), "threads": 1}:
         assert (greedy, sampled) == (first["greedy"], first["sampled"])
@@ -352,22 +397,32 @@ def test_closing_keeps_the_task(hunted):
 
 
 CLONED = """
-import json, torch
+import dataclasses, json, torch
 torch.set_num_threads(1)
+from course.cases import codex1
 from course.envs.repository import Loopholes
 from course.envs.sandbox import Sandbox
 from course.training import loopholes
 with Sandbox(warm=1) as sandbox:
     policy = loopholes.cloned_policy(0, sandbox)
     looks = [loopholes.look(policy, loopholes.held_out(), Loopholes(), sandbox, temperature=t) for t in (1, 0)]
-print(json.dumps([[look.reward, look.true_success, look.actions] for look in looks]))
+    row = codex1.measure(policy, "clone", codex1.ARMS["own tests"], loopholes.held_out(seed=0), sandbox, 0)
+print(json.dumps([[[look.reward, look.true_success, look.actions] for look in looks], dataclasses.asdict(row)]))
 """
 
 
 def test_one_clone_of_level_5_is_measured_again(hunted):
-    """Seed 0 up to its training online, in a fresh process: equal bits on the recorded machine, elsewhere near the seeds' band."""
-    said = subprocess.run([sys.executable, "-c", CLONED], capture_output=True, text=True, check=True)
-    again = dict(zip(("sampled", "greedy"), json.loads(said.stdout)))
+    """Seed 0 up to its training online, in a fresh process: equal bits on the recorded machine, elsewhere near the seeds' band.
+
+    The Codex-1 case begins with the same clone. A share of 192 tasks has a standard error of 0.036, their mean number of actions one
+    of 0.1; with other kernels no number was off by more than 0.02.
+    """
+    looks, row = measured_again(CLONED)
+    case = case_of("codex1")
+    recorded = next(r for r in case["outcomes"] if r["seed"] == 0 and r["arm"] == "clone")
+    assert row.pop("arm") == recorded.pop("arm")
+    agree(row, recorded, case.get("signature"), within=0.15)
+    again = dict(zip(("sampled", "greedy"), looks))
     clones = [run["clone"] for run in hunted["outcomes"]]
     for name, (reward, true_success, actions) in again.items():
         if hunted["signature"] == {**machine(), "threads": 1}:
@@ -413,8 +468,57 @@ print(json.dumps(evaluate(policy, held_out(HELD_OUT, horizons=HORIZONS), tempera
 
 def test_one_clone_of_level_6_is_measured_again(lagging):
     """Seed 0 up to its training online, in a fresh process: equal bits on the recorded machine, elsewhere near the seeds' band."""
-    said = subprocess.run([sys.executable, "-c", BOTH], capture_output=True, text=True, check=True)
-    again, clones = json.loads(said.stdout), [run["clone"] for run in lagging["outcomes"]]
+    again, clones = measured_again(BOTH), [run["clone"] for run in lagging["outcomes"]]
     if lagging["signature"] == {**machine(), "threads": 1}:
         assert again == next(run["clone"] for run in lagging["outcomes"] if run["seed"] == 0)
     assert min(clones) - 0.15 <= again <= max(clones) + 0.15
+
+
+# ------------------------------------------------------------------ the cases, in so far as no level's test makes them again
+
+
+ASSISTED = """
+import dataclasses, json, torch
+torch.set_num_threads(1)
+from course.cases import constitutional as case
+before = case.assistant(0)
+start = case.Start(0, before, case.revised_policy(before, 0), {})
+print(json.dumps([dataclasses.asdict(case.standing(policy, start)) for policy in (before, start.policy)]))
+"""
+
+
+def test_one_seed_of_the_constitutional_case_is_measured_again_up_to_its_revision():
+    """Means over 512 answers with standard errors up to 0.04: elsewhere within three of a difference's. With other kernels 0.024 was seen."""
+    recorded = case_of("constitutional")
+    row = next(row for row in recorded["outcomes"] if row["seed"] == 0)
+    for again, stage in zip(measured_again(ASSISTED), ("before", "revision and SFT")):
+        agree(again, row[stage], recorded["signature"], within=0.15)
+
+
+SHOWN = """
+import json, torch
+torch.set_num_threads(1)
+from course.cases import playhouse, webgpt
+found = {"webgpt": [], "playhouse": []}
+for seed in range(5):
+    asked = webgpt.browser_tasks(48, seed + 4, sites=webgpt.HELD_OUT_SITES)
+    people = webgpt.demonstrated([task for task in asked for _ in range(4)], seed + 5)
+    worth = torch.tensor([record.reward for record in people.records])
+    found["webgpt"].append([float(worth.mean()), people.tokens / len(people)])
+for seed in range(4):
+    tasks = playhouse.grid_tasks(playhouse.HELD_OUT, 0, pool="held_out")
+    found["playhouse"].append(playhouse.success(playhouse.demonstrated(tasks, seed)))
+print(json.dumps(found))
+"""
+
+
+def test_people_of_webgpt_and_the_expert_of_playhouse_are_measured_again():
+    """Every seed's tasks, world, grader and those who are imitated. No model has a part in them, so they are equal anywhere.
+
+    One of their clones alone takes 45 seconds.
+    """
+    found = measured_again(SHOWN)
+    webgpt, playhouse = (case_of(name)["outcomes"] for name in ("webgpt", "playhouse"))
+    people = [[row[key]["people"] for key in ("worth", "tokens")] for row in webgpt]
+    assert found["webgpt"] == [pytest.approx(row, abs=1e-6) for row in people]
+    assert found["playhouse"] == pytest.approx([row["success"]["expert"] for row in playhouse], abs=1e-4)
