@@ -267,6 +267,6 @@ def _size(node: ast.FunctionDef | ast.ClassDef) -> int:
     return sum(1 for _ in ast.walk(node))
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=1024)
 def _reference_shape(reference: Callable) -> str:
     return _shape(ast.parse(textwrap.dedent(inspect.getsource(reference))).body[0])

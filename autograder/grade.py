@@ -3,8 +3,11 @@
 import ast
 import hashlib
 import hmac
+import importlib
+import inspect
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -173,7 +176,16 @@ def _flags(level: Level, rebased: rebase.Rebased, sources: list[str], sealed: bo
     for exercise in level.exercises:
         if sealed and bans.copies_reference(exercise, level.reference(exercise.function), sources):
             found.append(f"{exercise.function} has the same syntax tree as the package's own")
+        elif sealed and any(bans.copies_reference(exercise, shown, sources) for shown in _shown(level)):
+            found.append(f"{exercise.function} has the same syntax tree as a function in the visible checks")
     return tuple(found)
+
+
+def _shown(level: Level) -> list[Callable]:
+    """Functions that students can read in the level's visible checks, such as the right candidates of a bug hunt."""
+    module = importlib.import_module(f"autograder.checks.{level.name}")
+    own = [f for f in vars(module).values() if inspect.isfunction(f) and f.__module__ == module.__name__]
+    return [f for f in own if not hasattr(f, "declared")]  # a check itself answers nothing
 
 
 def _as_python(source: str) -> str:

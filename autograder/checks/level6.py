@@ -240,7 +240,7 @@ def the_samples_in_equal_ones(effective_sample_size, draw):
 
 @invariant("L6.02", points=1)
 def from_one_to_all(effective_sample_size, draw):
-    """Equal ratios, of whatever size, are worth all tokens; one that outgrows the others is worth 1; what is masked never counts."""
+    """Equal ratios are worth all tokens; one that outgrows the others is worth 1; what is masked never counts."""
     mask = draw.mask(2, 6)
     count = float(mask.sum())
     equal = torch.full((2, 6), float(draw.normal(1)), dtype=torch.float64)

@@ -931,15 +931,6 @@ audit = reviews.Writer("audit of the new policy", slip=0.01, spam=0.25)
 # Batch(tokens, attention_mask, action_mask), bool masks: the action mask marks the real tokens of the review, not the prompt.
 
 # %% ng="solution:reward_scores"
-# Train both models here, in this cell: it runs when your notebook is graded, and has 15 seconds. A call of the function has less.
-### BEGIN SOLUTION
-TRAINED = {
-    "accurate": fit_phrase_reward(reviews.comparisons(3000, 31, careful_annotator, old_policy), loss=pairwise_reward_loss, seed=1),
-    "careful": fit_phrase_reward(reviews.comparisons(600, 32, hasty_annotator, audit), loss=pairwise_reward_loss, seed=1),
-}
-### END SOLUTION
-
-
 def reward_scores(model, tokens, attention_mask):
     """Scores of reviews by one of two reward models that were trained in this notebook.
 
@@ -954,6 +945,15 @@ def reward_scores(model, tokens, attention_mask):
     with torch.no_grad():
         return TRAINED[model](Batch(tokens, real, response))
     ### END SOLUTION
+
+
+# Train both models here, in this cell: it runs when your notebook is graded, and has 15 seconds. A call of the function has less.
+### BEGIN SOLUTION
+TRAINED = {
+    "accurate": fit_phrase_reward(reviews.comparisons(3000, 31, careful_annotator, old_policy), loss=pairwise_reward_loss, seed=1),
+    "careful": fit_phrase_reward(reviews.comparisons(600, 32, hasty_annotator, audit), loss=pairwise_reward_loss, seed=1),
+}
+### END SOLUTION
 
 
 # %% ng="test:reward_scores"

@@ -369,6 +369,20 @@ def test_a_copied_class_is_noticed_and_another_is_not():
     )
 
 
+def test_an_answer_taken_from_the_visible_checks_is_flagged():
+    import inspect
+
+    from autograder.checks import level6
+    from autograder.grade import _shown
+
+    exercise, shown = LEVEL.exercise("vtrace"), _shown(LEVEL)
+    assert level6.vtrace_by_sums in shown and not any(hasattr(function, "declared") for function in shown)
+    taken = inspect.getsource(level6.vtrace_by_sums).replace("def vtrace_by_sums", "def vtrace")
+    own = inspect.getsource(LEVEL.reference("vtrace"))
+    assert any(copies_reference(exercise, function, [taken]) for function in shown)
+    assert not any(copies_reference(exercise, function, [own]) for function in shown)
+
+
 @pytest.mark.parametrize("function", EXERCISES)
 def test_calls_go_into_the_sandbox_and_answers_come_out(tmp_path, function):
     """As when a submission is graded: a plan in files, the export cell's work on them, and checks judged on what it wrote."""
