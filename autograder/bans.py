@@ -8,7 +8,7 @@ import ast
 import functools
 import inspect
 import textwrap
-from typing import Callable
+from typing import Callable, Sequence
 
 from autograder.framework import Exercise
 
@@ -71,13 +71,18 @@ def veto(exercise: Exercise, sources: list[str]) -> str:
 
 def copies_reference(exercise: Exercise, reference: Callable, sources: list[str]) -> bool:
     """Whether the answer has the same syntax tree as the package's function, up to names of variables, docstrings and annotations."""
+    return copies_any(exercise, [reference], sources)
+
+
+def copies_any(exercise: Exercise, functions: Sequence[Callable], sources: list[str]) -> bool:
+    """Whether the answer has the syntax tree of one of these."""
     tree = _parse(sources)
     if tree is None:
         return False
     kinds = (ast.FunctionDef, ast.ClassDef)
     mine = [n for n in ast.walk(tree) if isinstance(n, kinds) and n.name == exercise.function and _size(n) > 25]
     try:
-        return any(_shape(node) == _reference_shape(reference) for node in mine)
+        return bool(mine) and not {_shape(node) for node in mine}.isdisjoint(map(_reference_shape, functions))
     except RecursionError:  # an expression thousands of terms deep is no copy
         return False
 

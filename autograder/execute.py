@@ -149,6 +149,8 @@ def _watched(process: psutil.Popen, notebook: Path) -> tuple[bytes, int, float]:
             for started in [*process.children(recursive=True), process]:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     started.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=10)
             raise NotebookFailed(f"{notebook}: still running after {MINUTES} minutes", peak)
 
 
@@ -157,7 +159,10 @@ def _megabytes(process: psutil.Process) -> float:
     total = 0
     for one in [process, *process.children(recursive=True)]:
         with contextlib.suppress(psutil.Error):  # ended meanwhile
-            held = one.memory_full_info()
+            try:
+                held = one.memory_full_info()
+            except psutil.AccessDenied:  # macOS lets only root ask that of another process
+                held = one.memory_info()
             total += getattr(held, "pss", held.rss)
     return total / 1e6
 

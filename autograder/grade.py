@@ -173,10 +173,11 @@ def _flags(level: Level, rebased: rebase.Rebased, sources: list[str], sealed: bo
     written = "\n".join(rebased.sources)  # a line of magic is get_ipython() only once it is translated
     found += [f"uses {name}" for name in sorted(SUSPECT & bans.names(sources)) if name in written]
     found += [f"names the path {printable(path)[:60]}" for path in sorted(bans.paths(sources))]
+    shown = _shown(level) if sealed else []
     for exercise in level.exercises:
         if sealed and bans.copies_reference(exercise, level.reference(exercise.function), sources):
             found.append(f"{exercise.function} has the same syntax tree as the package's own")
-        elif sealed and any(bans.copies_reference(exercise, shown, sources) for shown in _shown(level)):
+        elif sealed and bans.copies_any(exercise, shown, sources):
             found.append(f"{exercise.function} has the same syntax tree as a function in the visible checks")
     return tuple(found)
 

@@ -142,13 +142,19 @@ def _signature(check: Check, mutant: Mutant, seed: int) -> str:
 
 
 def hidden_count(level: Level, function: str) -> int:
-    if importlib.util.find_spec("autograder.hidden") is None:  # of a module in a package that isn't there, find_spec raises
+    if not _has_hidden_checks():
         return json.loads(KNOWN_MISTAKES.read_text()).get("hidden", {}).get(function, 0) if KNOWN_MISTAKES.exists() else 0
     return sum(check.hidden for check in level.checks_of(function))
 
 
 def full_points(level: Level, function: str) -> float:
     """What the exercise's card says: hidden checks count, also where this edition has none of them."""
-    if importlib.util.find_spec("autograder.hidden") is None and KNOWN_MISTAKES.exists():
+    if not _has_hidden_checks() and KNOWN_MISTAKES.exists():
         return json.loads(KNOWN_MISTAKES.read_text()).get("points", {}).get(function, level.points_of(function))
     return level.points_of(function)
+
+
+def _has_hidden_checks() -> bool:
+    """Not in the students' edition, nor where only an empty folder is left of them."""
+    found = importlib.util.find_spec("autograder.hidden")
+    return found is not None and found.origin is not None

@@ -96,12 +96,13 @@ class GatedRelu(torch.autograd.Function):
         active = gate.relu_()
         ctx.mark_dirty(active)
         ctx.save_for_backward(active, up)
-        ctx.set_materialize_grads(False)  # nobody else reads relu(gate), so it has no gradient of its own
+        if not torch.compiler.is_compiling():  # which does not know it
+            ctx.set_materialize_grads(False)  # nobody else reads relu(gate), so it has no gradient of its own
         return active, active * up
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, _: None, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, _: Tensor | None, gradient: Tensor) -> tuple[Tensor, Tensor]:
         active, up = ctx.saved_tensors
         through = gradient * up
         torch.ops.aten.threshold_backward.grad_input(through, active, 0, grad_input=through)

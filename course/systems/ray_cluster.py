@@ -3,6 +3,7 @@
 Actors that die are replaced and their shards gone on with; on a cluster the folder of logs must be one that all machines share.
 """
 
+import math
 import os
 import time
 from pathlib import Path
@@ -64,7 +65,7 @@ class RayActors(Pool):
         super().__init__(workload, logs)
         if actors < 1:
             raise ValueError(f"actors must be at least 1; got {actors}")
-        self._own = start_ray(address, None if address else max(1, int(actors * cpus)))
+        self._own = start_ray(address, None if address else max(1, math.ceil(actors * cpus)))
         import ray
 
         self._ray, self._kind = ray, ray.remote(num_cpus=cpus, max_restarts=0, max_task_retries=0)(_Actor)

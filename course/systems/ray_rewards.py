@@ -1,5 +1,6 @@
 """Rewards from Ray actors, on this machine or a cluster: the desk and its promises are those of reward_service."""
 
+import math
 import os
 import time
 from typing import Any
@@ -8,6 +9,9 @@ from course.rollout.record import Record
 from course.rollout.replay import Recipe
 from course.systems.ray_cluster import start_ray
 from course.systems.reward_service import NEVER, FarGrader, Retry, RewardService, Send
+
+
+START = 120  # seconds within which a first grader must be up
 
 
 class _Actor(FarGrader):
@@ -21,25 +25,25 @@ class _RayGrader:
     def __init__(self, ray: Any, kind: Any, make: Recipe):
         self._ray, self._actor = ray, kind.remote(make)
         self._pid = self.answer = self._actor.pid.remote()
-        self._started = False
+        self._started, self.since = False, time.monotonic()
         self.task: Send | None = None
         self.until = NEVER
 
     @property
     def pid(self) -> int | None:
-        """None before it has started, and once it is gone."""
+        """None before it has started, or if it died before that; of one that died later still the old one, until it is replaced."""
         try:
-            return self._ray.get(self._pid) if self._has_started() else None
+            return self._ray.get(self._pid) if self.has_started() else None
         except self._ray.exceptions.RayError:
             return None
 
-    def _has_started(self) -> bool:
+    def has_started(self) -> bool:
         self._started = self._started or bool(self._ray.wait([self._pid], timeout=0)[0])
         return self._started
 
     def idle(self) -> bool:
         """Not before it has started: that takes seconds, which no attempt has to pay for."""
-        return self.task is None and self._has_started()
+        return self.task is None and self.has_started()
 
     def alive(self) -> bool:
         """One that has died with nothing to do is found at its next task, which costs that task one attempt."""
@@ -60,21 +64,29 @@ class _RayGrader:
 
 
 class RayRewardService(RewardService):
-    """A RewardService whose graders are Ray actors of `cpus` each. address: of a cluster; None starts one here, and close() stops it."""
+    """A RewardService whose graders are Ray actors of `cpus` each. address: of a cluster; None starts one here, and close() stops it.
+
+    Raises: as RewardService; RuntimeError if no grader comes up, because the cluster has no free places for them.
+    """
 
     def __init__(
         self, make: Recipe, source: str, version: str, *, retry: Retry = Retry(), workers: int = 2,
         observed: tuple[str, ...] = ("task", "trajectory"), cpus: float | int = 0.5, address: str | None = None,
     ):  # fmt: skip
-        self._own = start_ray(address, None if address else max(1, int(workers * cpus)))
+        self._own = start_ray(address, None if address else max(1, math.ceil(workers * cpus)))
         import ray
 
         self._ray, self._kind = ray, ray.remote(num_cpus=cpus, max_restarts=0, max_task_retries=0)(_Actor)
-        super().__init__(make, source, version, retry=retry, workers=workers, observed=observed)
+        try:
+            super().__init__(make, source, version, retry=retry, workers=workers, observed=observed)
+        except ValueError:
+            if self._own:
+                ray.shutdown()
+            raise
 
     @property
     def pids(self) -> list[int]:
-        """Of the graders that have started, now."""
+        """Of the graders that have started; one that died with nothing to do is still among them."""
         return [pid for grader in self._graders if (pid := grader.pid) is not None]
 
     def close(self) -> None:
@@ -87,9 +99,15 @@ class RayRewardService(RewardService):
 
     def _stirring(self, timeout: float | int) -> list[_RayGrader]:
         """Those that have answered, died or started."""
-        awaited = {grader.answer: grader for grader in self._graders if grader.task is not None or not grader.idle()}
+        if all(not grader.has_started() and time.monotonic() - grader.since > START for grader in self._graders):
+            raise RuntimeError(
+                f"graders must start within {START} s: the cluster needs free CPUs for them, beside those of its other actors"
+            )
+        awaited = {grader.answer: grader for grader in self._graders if grader.task is not None or not grader.has_started()}
         if not awaited:
             time.sleep(timeout)  # until something is due: Ray has nothing to wait for
             return []
-        ready, _ = self._ray.wait(list(awaited), num_returns=1, timeout=timeout)
+        if not self._ray.wait(list(awaited), num_returns=1, timeout=min(timeout, START))[0]:
+            return []
+        ready, _ = self._ray.wait(list(awaited), num_returns=len(awaited), timeout=0)  # whoever else has answered is not late
         return [awaited[reference] for reference in ready]

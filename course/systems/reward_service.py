@@ -298,9 +298,11 @@ class RewardService:
             try:
                 self.desk.answer(send.record, FeedbackEvent.from_json(what))
                 return
-            except (ValueError, KeyError, TypeError) as error:  # stale, or no event at all
+            except StaleReward as error:
                 reason = str(error)
-                self.stale.append(reason)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                reason = f"no event: {type(error).__name__}: {error}"
+            self.stale.append(reason)
         self.desk.fail(send.record, send.attempt, reason, time.monotonic())
 
     def _replace(self, place: int, reason: str) -> None:

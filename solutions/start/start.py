@@ -53,7 +53,7 @@ from course.figures import say
 def executes_in(level):
     """Seconds of a level's whole notebooks, experiments included, where they were measured."""
     path = Path("..", f"level{level}", "measured.json")
-    found = json.loads(path.read_text())["notebooks"] if path.exists() else {}
+    found = json.loads(path.read_text("utf-8")).get("notebooks", {}) if path.exists() else {}
     return ", ".join(f"{name.removeprefix('case_')} {row['seconds']} s" for name, row in sorted(found.items(), key=lambda x: x[0] != "lab"))
 
 

@@ -8,6 +8,7 @@ deals out all other tests singly, and nearly every module's fixtures (a lab's ex
 import contextlib
 import os
 import signal
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -112,13 +113,22 @@ def test_rewards_from_ray_are_the_verifier_s(service, expected):
         service(EVIDENCE, workers=0)
 
 
+def test_graders_without_a_place_are_an_error_and_no_silence(service, expected, monkeypatch):
+    monkeypatch.setattr("course.systems.ray_rewards.START", 0.5)
+    made = service(EVIDENCE, workers=1, cpus=1000)
+    with pytest.raises(RuntimeError, match="graders must start within 0.5 s: the cluster needs free CPUs"):
+        made.feedback(expected[:1], 0)
+
+
 def test_graders_on_ray_that_fail_hang_die_and_are_killed_lose_nothing(service, expected):
     make = Recipe(
         "course.systems.reward_service:unreliable", {"make": EVIDENCE, "seed": 1, "fails": 0.2, "hangs": 0.1, "dies": 0.2}
     )
     made = service(make, retry=Retry(attempts=12, timeout=10.0, backoff=0.0))
     made.ask(expected)
+    until = time.monotonic() + 120
     while not made.pids:
+        assert time.monotonic() < until
         made.settled(expected, timeout=0.1)
     os.kill(made.pids[0], signal.SIGKILL)
     assert made.settled(expected, timeout=120) == [evidence_event(record) for record in expected] and made.replaced >= 1
