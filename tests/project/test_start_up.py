@@ -55,7 +55,7 @@ def test_one_thread_is_the_default_and_the_choice_is_visible():
         (["grade", "9"], "LEVEL must be one of"),
         (["grade", "start"], f"LEVEL must be one of {list(numbers())}; got 'start'"),
         (["grade", "0", "--submitted", "docs"], "no submission found"),
-        (["evidence", "0"], "NAME must be a level.s number, 1, 2, 3, 4, 5, 6, or a case.s name"),
+        (["evidence", "0"], "NAME must be a level's number, 1, 2, 3, 4, 5, 6, or a case's name"),
         (["demo", "--folder", "docs"], "holds other files"),
         (["grade", "0", "--submitted", "/nowhere"], "--submitted must be a folder"),
         (["verify-checks", "--level", "9"], "--level must be among"),
