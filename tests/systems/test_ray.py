@@ -120,9 +120,9 @@ def test_graders_without_a_place_are_an_error_and_no_silence(service, expected, 
         made.feedback(expected[:1], 0)
 
 
-def test_graders_on_ray_that_fail_hang_die_and_are_killed_lose_nothing(service, expected):
+def test_graders_on_ray_that_fail_die_and_are_killed_lose_nothing(service, expected):
     make = Recipe(
-        "course.systems.reward_service:unreliable", {"make": EVIDENCE, "seed": 1, "fails": 0.2, "hangs": 0.1, "dies": 0.2}
+        "course.systems.reward_service:unreliable", {"make": EVIDENCE, "seed": 1, "fails": 0.2, "dies": 0.1}
     )
     made = service(make, retry=Retry(attempts=12, timeout=10.0, backoff=0.0))
     made.ask(expected)
