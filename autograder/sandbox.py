@@ -379,7 +379,7 @@ def _memory_used(groups: list[Path]) -> tuple[int | None, bool]:
 
 def _remove_groups(groups: list[Path]) -> None:
     for folder in groups:
-        for _ in range(100):  # the kernel needs a moment to bury the dead
+        for _ in range(500):  # the kernel needs a moment to bury the dead, and a busy one ten seconds
             try:
                 folder.rmdir()
                 break
