@@ -112,8 +112,14 @@ def likely_mistake(level: Level, check: Check, implementation: Implementation, s
 def known_mistakes(level: Level, check: Check, seed: int) -> dict[str, str]:
     """Signature -> message, for the mistakes that this check catches."""
     if KNOWN_MISTAKES.exists():
-        return json.loads(KNOWN_MISTAKES.read_text()).get(check.name, {})
+        return _released().get(check.name, {})
     return _live_mistakes(level.number, check.name, seed)
+
+
+@functools.cache
+def _released() -> dict[str, Any]:
+    """What `course release` wrote for an edition without hidden checks and known mistakes; empty where these are at hand."""
+    return json.loads(KNOWN_MISTAKES.read_text()) if KNOWN_MISTAKES.exists() else {}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -143,15 +149,14 @@ def _signature(check: Check, mutant: Mutant, seed: int) -> str:
 
 def hidden_count(level: Level, function: str) -> int:
     if not _has_hidden_checks():
-        return json.loads(KNOWN_MISTAKES.read_text()).get("hidden", {}).get(function, 0) if KNOWN_MISTAKES.exists() else 0
+        return _released().get("hidden", {}).get(function, 0)
     return sum(check.hidden for check in level.checks_of(function))
 
 
 def full_points(level: Level, function: str) -> float:
     """What the exercise's card says: hidden checks count, also where this edition has none of them."""
-    if not _has_hidden_checks() and KNOWN_MISTAKES.exists():
-        return json.loads(KNOWN_MISTAKES.read_text()).get("points", {}).get(function, level.points_of(function))
-    return level.points_of(function)
+    told = {} if _has_hidden_checks() else _released().get("points", {})
+    return told.get(function, level.points_of(function))
 
 
 def _has_hidden_checks() -> bool:

@@ -43,6 +43,14 @@ def start_ray(address: str | None = None, cpus: int | None = None) -> bool:
     return True
 
 
+def actor_class(made_of: type, actors: int, cpus: float | int, address: str | None) -> tuple[Any, Any, bool]:
+    """(ray, the class for so many actors of `cpus` each, whether a cluster was started for them). None of Ray's own retries: the caller counts."""
+    own = start_ray(address, None if address else max(1, math.ceil(actors * cpus)))
+    import ray
+
+    return ray, ray.remote(num_cpus=cpus, max_restarts=0, max_task_retries=0)(made_of), own
+
+
 class _Actor:
     def __init__(self, workload: Workload, logs: Path | None):
         torch.set_num_threads(1)
@@ -65,10 +73,7 @@ class RayActors(Pool):
         super().__init__(workload, logs)
         if actors < 1:
             raise ValueError(f"actors must be at least 1; got {actors}")
-        self._own = start_ray(address, None if address else max(1, math.ceil(actors * cpus)))
-        import ray
-
-        self._ray, self._kind = ray, ray.remote(num_cpus=cpus, max_restarts=0, max_task_retries=0)(_Actor)
+        self._ray, self._kind, self._own = actor_class(_Actor, actors, cpus, address)
         self._laws: dict[str, Any] = {}  # references, by stamp
         self._actors, self._pids = [None] * actors, [None] * actors
         for place in range(actors):

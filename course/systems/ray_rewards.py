@@ -1,13 +1,12 @@
 """Rewards from Ray actors, on this machine or a cluster: the desk and its promises are those of reward_service."""
 
-import math
 import os
 import time
 from typing import Any
 
 from course.rollout.record import Record
 from course.rollout.replay import Recipe
-from course.systems.ray_cluster import start_ray
+from course.systems.ray_cluster import actor_class
 from course.systems.reward_service import NEVER, FarGrader, Retry, RewardService, Send
 
 
@@ -73,15 +72,12 @@ class RayRewardService(RewardService):
         self, make: Recipe, source: str, version: str, *, retry: Retry = Retry(), workers: int = 2,
         observed: tuple[str, ...] = ("task", "trajectory"), cpus: float | int = 0.5, address: str | None = None,
     ):  # fmt: skip
-        self._own = start_ray(address, None if address else max(1, math.ceil(workers * cpus)))
-        import ray
-
-        self._ray, self._kind = ray, ray.remote(num_cpus=cpus, max_restarts=0, max_task_retries=0)(_Actor)
+        self._ray, self._kind, self._own = actor_class(_Actor, workers, cpus, address)
         try:
             super().__init__(make, source, version, retry=retry, workers=workers, observed=observed)
         except ValueError:
             if self._own:
-                ray.shutdown()
+                self._ray.shutdown()
             raise
 
     @property

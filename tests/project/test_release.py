@@ -77,6 +77,12 @@ def test_no_key_of_a_table_is_in_it(edition):
     assert given_away == []
 
 
+def alone(edition, code):
+    """A process that finds this edition and nothing of the checkout."""
+    where = {**os.environ, "PYTHONPATH": str(edition)}
+    return subprocess.run([sys.executable, "-c", ALONE + code], cwd=edition, capture_output=True, text=True, env=where)
+
+
 def test_checks_work_in_the_students_edition_and_name_the_mistake(edition):
     code = """
 import torch
@@ -88,26 +94,14 @@ try:
 except AssertionError as error:
     print("RAISED", error)
 """
-    run = subprocess.run(
-        [sys.executable, "-c", ALONE + code],
-        cwd=edition,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(edition)},
-    )
+    run = alone(edition, code)
     assert run.returncode == 0, run.stderr
     assert "RAISED" in run.stdout and "This looks like" in run.stdout and "more run when it is graded" in run.stdout
 
 
 def test_instructor_commands_say_what_is_missing(edition):
     code = "from course.cli import app; app(['grade', '0'])"
-    run = subprocess.run(
-        [sys.executable, "-c", ALONE + code],
-        cwd=edition,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(edition)},
-    )
+    run = alone(edition, code)
     assert run.returncode == 2 and "students' edition" in run.stderr
 
 
@@ -118,13 +112,7 @@ from pathlib import Path
 from autograder.progress import standings
 print({row.function: row.points for row in standings(Path("work"))})
 """
-    run = subprocess.run(
-        [sys.executable, "-c", ALONE + code],
-        cwd=edition,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(edition)},
-    )
+    run = alone(edition, code)
     assert run.returncode == 0, run.stderr
     said = ast.literal_eval(run.stdout)
     assert said == {e.function: load(n).points_of(e.function) for n in numbers() for e in load(n).exercises}

@@ -141,9 +141,13 @@ def test_a_grader_on_ray_that_is_late_is_missing_and_freed(service, expected):
 
 def test_actors_that_always_die(fresh, expected, monkeypatch):
     monkeypatch.setattr("course.systems.engine.PATIENCE", 0)
-    fresh.start(fresh.workload.shards(PLAYS)[0])
+    until = time.monotonic() + 120
+    while len(fresh.pids) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.1)
     for pid in fresh.pids:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)  # before they are given anything: a shard may be played while the pids are asked for
+    fresh.start(fresh.workload.shards(PLAYS)[0])
     with pytest.raises(LostWorker, match="1 in a row died over shard 0 .*nothing is lost"):
         while not fresh.finished():
             pass
