@@ -261,7 +261,7 @@ GOLDEN_SHELF = {"ant": 3, "bee": 2, "cat": 0, "dog": 4, "eel": 8, "fox": 7, "gnu
 def test_hidden_parts_show_nowhere_before_the_grade():
     """Another shelf and other tests change nothing that an episode shows, as long as no value is looked up."""
     task = three_tools_tasks(1, 3, pool="sealed", horizons=(4,))[0]
-    other = {"shelf": (task.hidden["shelf"] + 1) % 240, "price": 0, "tests": [{"equals": 777}]}
+    other = {"shelf": (task.hidden["shelf"] + 1) % 240, "price": 0, "tests": [{"equals": "concealed"}]}
     other = AgentTask(task.id, task.family, task.prompt, task.horizon, task.created, other)
     texts = ["look yak", "calc 1 + 1", "calc ( 1", "nothing", "submit 0"]
     shown = [
@@ -270,7 +270,7 @@ def test_hidden_parts_show_nowhere_before_the_grade():
     ]
     for one, two in zip(*shown):
         assert one[:-1] == two[:-1]
-        assert "777" not in two[-1] and "tests" not in two[-1] and "shelf=" not in two[-1]
+        assert "concealed" not in two[-1] and "tests" not in two[-1] and "shelf=" not in two[-1]
 
 
 # ---------------------------------------------------------------- the expert
