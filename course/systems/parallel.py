@@ -1,9 +1,10 @@
 """The learner on several ranks: each has some of the rows, and together they take the step that one learner would take on all.
 
 Every loss is a sum over the rank's own tokens divided by the tokens of all ranks, so gradients are added and never averaged: ranks
-may have different numbers of rows and tokens, or none. gloo carries it on CPUs and nccl on GPUs.
+may have different numbers of rows and tokens, or none. nccl carries it where each rank has a GPU, and gloo elsewhere.
 """
 
+import os
 import tempfile
 import time
 import traceback
@@ -126,15 +127,16 @@ def _shard(module: nn.Module) -> None:
 
 
 def device_of_rank(rank: int) -> torch.device:
-    """A GPU of its own where there are GPUs, else the CPU."""
+    """A GPU where there are any, shared if there are fewer than ranks; else the CPU."""
     return torch.device("cuda", rank % torch.cuda.device_count()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def join(rank: int, world: int, meeting: str, timeout: float | int = TIMEOUT) -> None:
-    """Become one of the ranks that meet at this file: over nccl with GPUs, over gloo without."""
+    """Become one of the ranks that meet at this file: over nccl if each rank on this machine has a GPU of its own, else over gloo."""
     if torch.cuda.is_available():
         torch.cuda.set_device(device_of_rank(rank))
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", world))  # torchrun says it; without, all ranks are on this machine
+    backend = "nccl" if torch.cuda.device_count() >= here else "gloo"  # nccl refuses two ranks on one GPU
     dist.init_process_group(
         backend, init_method=f"file://{meeting}", rank=rank, world_size=world, timeout=timedelta(seconds=timeout)
     )

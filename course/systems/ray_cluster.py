@@ -14,6 +14,7 @@ import torch
 from course.systems.engine import Law, LostWorker, Played, Player, Pool, Said, Shard, Workload
 
 TRIES = 4  # of a cluster on this machine: Ray fixes the seconds it waits, and a second start finds its files read already
+START = 120  # seconds within which the first of some actors must be up
 
 
 def start_ray(address: str | None = None, cpus: int | None = None) -> bool:
@@ -64,7 +65,10 @@ class _Actor:
 
 
 class RayActors(Pool):
-    """actors: how many, of `cpus` each. address: of a cluster, as ray.init takes it; None starts one here and stops it with close()."""
+    """actors: how many, of `cpus` each. address: of a cluster, as ray.init takes it; None starts one here and stops it with close().
+
+    Raises: as Pool; RuntimeError from finished() if no actor comes up, because the cluster has no free places for them.
+    """
 
     def __init__(
         self, workload: Workload, logs: str | os.PathLike | None = None, *, actors: int = 2, cpus: float | int = 1,
@@ -76,6 +80,7 @@ class RayActors(Pool):
         self._ray, self._kind, self._own = actor_class(_Actor, actors, cpus, address)
         self._laws: dict[str, Any] = {}  # references, by stamp
         self._actors, self._pids = [None] * actors, [None] * actors
+        self._up, self._since = False, time.monotonic()
         for place in range(actors):
             self._new(place)
         self._tasks: dict[
@@ -102,6 +107,7 @@ class RayActors(Pool):
         until, done = None if timeout is None else time.monotonic() + timeout, []
         while not done and (self._queue or self._tasks):
             self._assign()
+            self._wait_for_a_first(until)
             left = None if until is None else max(0.0, until - time.monotonic())
             ready, _ = self._ray.wait(list(self._tasks), num_returns=1, timeout=left)
             for reference in ready:
@@ -117,6 +123,19 @@ class RayActors(Pool):
                 break
         self._assign()
         return done
+
+    def _wait_for_a_first(self, until: float | None) -> None:
+        """Until an actor is up, or has died trying, but not beyond `until`. Ray itself would wait for places for ever and say nothing."""
+        if self._up:
+            return
+        last = self._since + START
+        patience = max(0.0, (last if until is None else min(last, until)) - time.monotonic())
+        self._up = bool(self._ray.wait(self._pids, num_returns=1, timeout=patience)[0])
+        if not self._up and (until is None or last <= until):
+            raise RuntimeError(
+                f"actors must start within {START} s: the cluster needs free CPUs for them, beside those of its other actors; nothing "
+                f"is lost"
+            )
 
     def abandon(self) -> None:
         super().abandon()

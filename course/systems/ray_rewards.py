@@ -6,11 +6,8 @@ from typing import Any
 
 from course.rollout.record import Record
 from course.rollout.replay import Recipe
-from course.systems.ray_cluster import actor_class
+from course.systems.ray_cluster import START, actor_class
 from course.systems.reward_service import NEVER, FarGrader, Retry, RewardService, Send
-
-
-START = 120  # seconds within which a first grader must be up
 
 
 class _Actor(FarGrader):

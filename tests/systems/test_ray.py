@@ -18,7 +18,7 @@ from course.feedback.events import evidence_event
 from course.rollout.episodes import Play, episode_seed
 from course.rollout.replay import Recipe
 from course.rollout.write_ahead import forget
-from course.systems.engine import InProcess, LostWorker, WrongRecord, tool_workload
+from course.systems.engine import InProcess, LostWorker, Shard, WrongRecord, tool_workload
 from course.systems.ray_cluster import RayActors, start_ray
 from course.systems.ray_rewards import RayRewardService
 from course.systems.reward_service import Retry
@@ -120,6 +120,16 @@ def test_graders_without_a_place_are_an_error_and_no_silence(service, expected, 
         made.feedback(expected[:1], 0)
 
 
+def test_actors_without_a_place_are_an_error_and_no_silence(cluster, policy, monkeypatch):
+    with RayActors(tool_workload(rows=4), actors=1, cpus=1000) as made:
+        made.publish(policy)
+        made.start(Shard(0, dict(enumerate(PLAYS[:2]))))
+        assert made.finished(timeout=0) == []
+        monkeypatch.setattr("course.systems.ray_cluster.START", 0.5)
+        with pytest.raises(RuntimeError, match="actors must start within 0.5 s: the cluster needs free CPUs .* nothing is lost"):
+            made.finished()
+
+
 def test_graders_on_ray_that_fail_die_and_are_killed_lose_nothing(service, expected):
     make = Recipe("course.systems.reward_service:unreliable", {"make": EVIDENCE, "seed": 1, "fails": 0.2, "dies": 0.1})
     made = service(make, retry=Retry(attempts=12, timeout=10.0, backoff=0.0))
@@ -176,7 +186,7 @@ def test_whatever_ray_calls_a_lost_actor(name, policy, monkeypatch):
     engine = RayActors.__new__(RayActors)
     super(RayActors, engine).__init__(tool_workload(rows=4))
     engine._ray = SimpleNamespace(wait=lambda references, **_: (references, []), get=get, exceptions=exceptions)
-    engine._actors, engine._new = [None], made.append
+    engine._actors, engine._new, engine._up = [None], made.append, True
     engine.publish(policy)
     task = (engine.law, engine.workload.shards(PLAYS)[0])
     engine._tasks = {"reference": (0, task)}
