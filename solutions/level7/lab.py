@@ -590,7 +590,8 @@ cards = load_cards()
 ASKED = [field for field in FIELDS if field != "unknowns"]  # that row is a list of what is U
 shown = [field.replace("_", " ").replace("sft", "SFT") for field in ASKED]
 laboratories = ("OpenAI", "Anthropic", "Google DeepMind")
-systems = [card for card in cards if card.laboratory in laboratories and "boundary" not in card.mechanisms]
+NO_SYSTEM = "Computer use and robotics boundary (Anthropic)"  # a card that says where a source's claims end
+systems = [card for card in cards if card.laboratory in laboratories and card.name != NO_SYSTEM]
 by_laboratory = {name: [card for card in systems if card.laboratory == name] for name in laboratories}
 depth = {name: label_counts(found) for name, found in by_laboratory.items()}
 together = label_counts(systems)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -97,6 +98,11 @@ def test_releases_of_which_nothing_is_built_are_cards_only():
     assert all(("closed release" in card.mechanisms) == (card.name in CLOSED) for card in CARDS)
     counts = [sum(card.status == status for card in CARDS) for status in ("done", "in part", "not done", "card only")]
     assert "In the course: {} in full, {} in part, {} not; {} as a card only.".format(*counts) in PAGE
+
+
+def test_a_mechanism_is_shared_so_that_its_filter_shows_more_than_one_card():
+    counts = Counter(mechanism for card in CARDS for mechanism in card.mechanisms)
+    assert [mechanism for mechanism, count in counts.items() if count < 2] == [] and len(counts) < len(CARDS)
 
 
 def test_rl_is_no_optimizer():
