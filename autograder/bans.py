@@ -16,8 +16,8 @@ PACKAGE = "course"
 
 
 def veto_of_function(exercise: Exercise, function: Callable) -> str:
-    """The same rule for a live function or class in a notebook; functions it calls from other cells are looked up by name."""
-    seen, queue, sources = set(), [function], []
+    """The same rule for a live function or class in a notebook; what it calls from other cells is looked up by name."""
+    seen, queue, sources, imports = set(), [function], [], []
     while queue:
         current = queue.pop()
         methods = [m for m in vars(current).values() if inspect.isfunction(m)] if inspect.isclass(current) else [current]
@@ -36,10 +36,19 @@ def veto_of_function(exercise: Exercise, function: Callable) -> str:
             body = textwrap.indent("\n".join(parts) or "pass", "    ")
             parts = [f"class {current.__name__}:\n{body}"]
         sources += parts
-        names = {n.id for n in ast.walk(ast.parse(sources[-1])) if isinstance(n, ast.Name)}
+        names = {name for node in ast.parse(sources[-1]).body for name in _free_names(node)}
         meant = {name: value for method in methods for name, value in method.__globals__.items() if name in names}
         queue += [value for value in meant.values() if inspect.isfunction(value)]
-    return veto(exercise, sources)
+        imports += [f"from {_home(value)} import {value.__name__} as {name}" for name, value in meant.items() if _home(value)]
+    return veto(exercise, imports + sources)
+
+
+def _home(value: object) -> str:
+    """The module that a function or class comes from, if that is a library: the grader sees the cell that fetched it, a live one does not."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__name__", "")
+    if not callable(value) or not str(name).isidentifier() or module in ("__main__", "builtins"):
+        return ""
+    return module or "torch"  # whose builtins do not say
 
 
 def veto(exercise: Exercise, sources: list[str]) -> str:

@@ -1,7 +1,9 @@
 """What is written down about a submission, and that honest work never loses a point to its form."""
 
 import copy
+import importlib
 import json
+import sys
 
 import pytest
 import torch
@@ -187,6 +189,28 @@ def test_ways_around_the_syntax_tree_are_flagged(tiny):
 )
 def test_a_banned_call_under_another_name_is_vetoed(cells):
     assert bans.veto(LEVEL.exercise("log_softmax"), cells)
+
+
+@pytest.mark.parametrize(
+    "cell, banned",
+    [
+        ("soft = torch.log_softmax", True),
+        ("from torch.nn.functional import log_softmax as soft", True),
+        ("from course.prob import log_softmax as soft", True),
+        ("soft = torch.nn.LogSoftmax(-1)\nx = 0", False),  # an object says no more than its class; the grader reads the cell
+        ("from torch import logsumexp as soft", False),
+        ("soft = lambda x, axis: x", False),
+    ],
+)
+def test_what_a_cell_fetched_is_seen_in_a_live_function(cell, banned, tmp_path, monkeypatch):
+    """`check` has the function and no cells; the grader, which has them, says the same of those that are banned here."""
+    (tmp_path / "student.py").write_text(f"import torch\n{cell}\ndef log_softmax(x):\n    torch = 0\n    return soft(x, -1)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "student", raising=False)
+    module = importlib.import_module("student")
+    module.log_softmax.__module__ = "__main__"
+    assert bool(bans.veto_of_function(LEVEL.exercise("log_softmax"), module.log_softmax)) == banned
+    assert not banned or bans.veto(LEVEL.exercise("log_softmax"), [(tmp_path / "student.py").read_text()])
 
 
 def test_a_comparison_with_the_library_and_a_docstring_are_no_ban():
