@@ -107,7 +107,7 @@ def test_canaries_refuse_what_can_not_be_checked():
     with pytest.raises(ValueError, match="canaries must have at least one character each; got none for meta"):
         find_canaries([], {"meta": " "})
     for step in ({"role": "actor", "text": ""}, {"role": "action"}, {"role": "action", "text": "", "reward": 1.0}):
-        with pytest.raises(Exception, match="trajectory must hold steps|Type-check error"):
+        with pytest.raises(Exception, match="trajectory must hold steps|Type-check error|violates type hint"):
             find_canaries([step], CANARY)
 
 
@@ -232,7 +232,7 @@ def test_records_refuse_what_contradicts_itself():
     for flag, reasons in ((True, ()), (False, ("seen",)), (None, ("seen",))):
         with pytest.raises(ValueError, match="reasons must be given if and only if flag is True"):
             Verdict("action", flag, reasons)
-    with pytest.raises(Exception, match="channel must be|Type-check error"):
+    with pytest.raises(Exception, match="channel must be|Type-check error|violates type hint"):
         Verdict("reward", False)
     with pytest.raises(ValueError, match="observations must be at most one more than actions; got 2 and 0"):
         replace(HONEST, actions=())

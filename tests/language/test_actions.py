@@ -301,7 +301,7 @@ def test_encode_refuses_what_would_be_too_long_to_read():
     [
         (lambda: Parameter("A", "number"), "name must be lower-case"),
         (lambda: Parameter("a\n", "number"), "name must be lower-case"),
-        (lambda: Parameter("a", "float"), "kind of a must be|Type-check error"),
+        (lambda: Parameter("a", "float"), "kind of a must be|Type-check error|violates type hint"),
         (lambda: Parameter("a", "word"), "choices of a must be words"),
         (lambda: Parameter("a", "number", ("x",)), "choices of a must be words"),
         (lambda: Parameter("a", "word", ("x y",)), "choices of a must be words"),

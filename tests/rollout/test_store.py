@@ -285,7 +285,7 @@ def test_files_that_are_no_store_are_refused_by_name_and_left_alone(path, tmp_pa
 
 def test_what_is_no_record_is_refused_and_nothing_of_its_batch_is_stored(path):
     with Store(path) as store:
-        with pytest.raises(Exception, match=r"records\[1\] must be a Record; got dict|Type-check error"):
+        with pytest.raises(Exception, match=r"records\[1\] must be a Record; got dict|Type-check error|violates type hint"):
             store.append([written_record(0), written_record(1).to_json()])
         assert len(store) == 0
 
