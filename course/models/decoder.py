@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.utils import parametrize
 import torch
 
 from course.masks import boolean_mask
@@ -231,6 +232,8 @@ class Decoder(nn.Module):
     @torch.no_grad()
     def load_llama_weights(self, weights: Mapping[str, Float[Tensor, "..."]]) -> "Decoder":
         """Copy weights that llama_weights gave, or a LlamaForCausalLM's state_dict, into this decoder."""
+        if any(parametrize.is_parametrized(module) for module in self.modules()):
+            raise ValueError("decoder must have plain weights to take others: merge its adapters first")
         own = self.llama_weights()  # views: writing to them writes to the fused parameters
         extra = {"lm_head.weight"} if self.config.tied else set()  # a tied model's state_dict may list its one matrix twice
         if set(weights) - extra != set(own):

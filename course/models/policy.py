@@ -16,6 +16,7 @@ from course.language.tokenizer import Tokenizer
 from course.models.causal_lm import load_causal_lm
 from course.models.decoder import Decoder, DecoderConfig
 from course.models.devices import pick_device
+from course.models.lora import weights_in_effect
 from course.models.sampling import Samples, sample
 from course.models.score import score
 
@@ -79,7 +80,7 @@ class Policy(nn.Module):
         # Heads, activation, rotary base: what a model does with its weights is not in them.
         if isinstance(self.model, Decoder):
             digest.update(canonical_json(self.model.config.to_json()).encode())
-        for name, tensor in sorted(self.model.state_dict().items()):
+        for name, tensor in sorted(weights_in_effect(self.model).items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         parts = {
