@@ -206,6 +206,20 @@ def playhouse(seeds: int) -> dict[str, Any]:
     }
 
 
+def lora(seeds: int) -> dict[str, Any]:
+    """Seeds from 10 on: rates, ranks and the strength of the values were looked at on another."""
+    from course.cases import lora as case
+    from course.training.bandit import prepare
+
+    arms = {name: asdict(arm) for name, arm in case.ARMS.items()}
+    return {
+        "recipe": "all weights, or adapters: PPO, and values that steer the policy",
+        "settings": {"arms": arms, "steps": case.STEPS, "beta": case.HEALTHY, "logged": case.LOGGED, "q_steps": case.Q_STEPS,
+                     "strength": case.STRENGTH, "offline": asdict(case.OFFLINE), "prompts": case.PROMPTS},
+        "outcomes": [case.measured(prepare(10 + seed), operators()) for seed in range(seeds)],
+    }  # fmt: skip
+
+
 def _seed(place: int, *tables: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
     return [{name: tensor[place : place + 1] for name, tensor in table.items()} for table in tables]
 
@@ -229,6 +243,7 @@ CASES = {
     "codex1": Recipe(codex1, "level5/case_codex1.json", 3),
     "constitutional": Recipe(constitutional, "level5/case_constitutional.json", 3),
     "playhouse": Recipe(playhouse, "level6/case_playhouse.json", 4),
+    "lora": Recipe(lora, "level6/case_lora.json", 5),
 }
 
 

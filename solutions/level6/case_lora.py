@@ -1,0 +1,187 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Case · LoRA-PPO and adapter Q-learning, small
+#
+# PPO keeps four networks in memory, two of them with gradients and two moments of Adam for every weight. LoRA-PPO (Santacroce et al., 2023) and adapter-based Q-learning (Jin et al., 2023) update only small,
+# task-specific matrices, which is said to cut the cost of computing so far that consumer hardware will do **[D]**. How small, beside which matrices, and what it costs in quality, our source does not say **[U]**.
+#
+# Statements about what others have built carry a mark: **[D]** disclosed in a source, **[I]** inferred by us, **[U]** unknown.
+#
+# **You will see** what adapters save and what they don't, a policy that is its own reference, which matrix must not be left out, and a policy that gets better although none of its weights moves.
+# **You need** levels 2 and 6. There is nothing to hand in. A miniature, no reproduction.
+
+# %% tags=["parameters"]
+SEED = 0
+DEVICE = "cpu"
+FAST = False
+
+# %%
+import json
+import time
+from pathlib import Path
+
+import torch
+from tqdm.auto import tqdm
+
+from course.accounting.costs import forward_flops_per_token, training_bytes
+from course.cases import lora as case
+from course.evidence.intervals import bootstrap_mean
+from course.figures import say, style
+from course.figures.learning import curves
+from course.evidence.measure import operators
+from course.models import DecoderConfig
+from course.models.lora import IN_BLOCKS, MATRICES, lora_size, without_lora
+from course.tasks import reviews
+from course.training import bandit
+
+# %% [markdown]
+# ## Two thin matrices
+#
+# A matrix $W$ of $m$ rows and $n$ columns stays as it is. Beside it stand $U$ with $m$ rows and $r$ columns and $D$ with $r$ rows and $n$ columns, and the model computes with
+#
+# $$W' = W + \frac{\alpha}{r}\,U D .$$
+#
+# $r$ is the **rank**, $\alpha$ a fixed weight. $U$ begins at zero and $D$ at random numbers, so before training $W' = W$ exactly, and $r(m+n)$ numbers are trained in place of $mn$. Only they have a gradient and Adam's two moments.
+# Switched off, the policy is the one it was: the reference of the KL price needs no copy.
+#
+# For a model of common sizes (32 blocks, width 4096, 32,000 tokens), PPO with actor, critic, reference and reward, by the memory model of level 3's accounting (18 bytes for a trained weight, 2 for a frozen one, nothing for activations):
+
+# %% tags=["experiment"]
+large = DecoderConfig(vocab_size=32_000, layers=32, width=4096, heads=32, mlp_width=11_008, max_length=4096, tied=False)
+weights = forward_flops_per_token(large, 0) // 2 + large.vocab_size * large.width  # two operations each, and the embedding is looked up
+rows = [("all weights", 2 * weights, training_bytes(2 * weights, 2 * weights))]
+for rank in (4, 64):
+    thin = 2 * lora_size(large, IN_BLOCKS, rank)
+    rows.append((f"adapters in the blocks, rank {rank}", thin, training_bytes(thin, 3 * weights)))
+say(
+    f"{weights / 1e9:.1f} billion weights.\n\n| actor and critic train | numbers trained | parameter states |\n|---|---|---|\n"
+    + "\n".join(f"| {name} | {count / 1e6:,.0f} million | {size / 1e9:.0f} GB |" for name, count, size in rows)
+    + "\n\nWith adapters three frozen models are left: the actor's base, which is the reference too, the critic's and the reward."
+)
+
+# %% [markdown]
+# ## PPO on adapters
+#
+# Level 2's task: film reviews, a learned reward, the high price of KL. Three arms with the same prompts, reward and number of steps: all weights; adapters of rank 4 beside every matrix in the blocks, which is what is usually meant; and these with one more
+# beside the embedding, which here is the output layer too. Each arm has a learning rate of its own, chosen on the seed that is run here.
+#
+# **Predict before you run:** (1) the order of the three arms in gold; (2) how much time a step takes with adapters, in per cent of one on all weights; (3) the same for memory.
+
+# %%
+prediction_ppo = ""
+
+# %% tags=["experiment"]
+STEPS = 2 if FAST else case.STEPS
+task = bandit.prepare(SEED)
+before = case.quality(task, task.policy)
+runs, watched, seconds, after = {}, {}, {}, {}
+for name, arm in case.ARMS.items():
+    runs[name] = case.lora_ppo(task, arm, operators=operators(), steps=STEPS)
+    began = time.process_time()
+    watched[name] = list(tqdm(runs[name].steps, total=STEPS, desc=name))
+    seconds[name] = (time.process_time() - began) / STEPS
+    after[name] = case.quality(task, runs[name].learner["actor"])
+
+# %% tags=["experiment"]
+ALL, BLOCKS, WITH = case.ARMS
+low, high = sorted((BLOCKS, WITH), key=lambda name: after[name].reward)
+curves(
+    {name: ([s.step for s in steps], [s.reward for s in steps]) for name, steps in watched.items()},
+    title=f"After {STEPS} steps {high} earn{'s' if high == WITH else ''} {after[high].reward:.1f}, {low} {after[low].reward:.1f}, all weights {after[ALL].reward:.1f}",
+    x="PPO step", y="reward, in standard deviations of the reference's",
+)  # fmt: skip
+
+# %% tags=["experiment"]
+adapted = runs[WITH].learner["actor"]
+ids = reviews.prompts(8, 0)
+with torch.no_grad(), without_lora(adapted):
+    unmoved = torch.equal(adapted(ids), task.policy(ids))
+say(
+    "| arm | numbers trained | bytes held | seconds per step | KL | reward | gold |\n|---|---|---|---|---|---|---|\n"
+    + f"| before | | | | 0 | {before.reward:.2f} | {before.gold:.2f} |\n"
+    + "\n".join(
+        f"| {name} | {run.trained:,} | {run.held / runs[ALL].held:.0%} | {seconds[name] / seconds[ALL]:.0%} | {watched[name][-1].kl:.1f} | {after[name].reward:.2f} | {after[name].gold:.2f} |"
+        for name, run in runs.items()
+    )
+    + f"\n\nBytes and seconds in per cent of the first arm's. Switched off, the third arm's actor gives the logits that it began with, to the bit: {'yes' if unmoved else 'NO'}. You predicted: {prediction_ppo or 'nothing'}."
+)
+
+# %% [markdown]
+# **How to read it.** Memory goes down, time hardly does: the gradient still runs back through every layer, and only the products that would have made the gradients of $W$ are replaced by thinner ones. "Less computing" and "less memory" are two claims, and the second is the one that
+# follows from the method.
+#
+# What matters here is less how many numbers are trained than *which matrices may move*: one adapter more. A review's words are chosen by the embedding at the output, and adapters in the blocks have to turn the hidden states towards it. A large model that has seen
+# everything may need nothing at its output **[U]**; a library's default is still a choice.
+
+# %% [markdown]
+# ## Q-learning on adapters
+#
+# No sampling: the policy's old responses, each with its reward, are all there is. ILQL (level 2) fits $Q(s,a)$ and $V(s)$ to them, on a trunk that begins as the policy and trains what the arm trains, with a fresh linear layer on top. Then the policy's logits are shifted by
+# a multiple of $Q - V$. **No weight of the policy moves.**
+#
+# **Predict before you run:** which share of PPO's gain in gold does it reach?
+
+# %%
+prediction_q = ""
+
+# %% tags=["experiment"]
+Q_STEPS = 2 if FAST else case.Q_STEPS
+log = case.logged(task)
+values, fit = case.adapter_q(task, case.ARMS[WITH], log, steps=Q_STEPS)
+fitted = list(tqdm(fit, total=Q_STEPS, desc="ILQL"))
+steered = case.quality(task, case.guided(task, values))
+say(
+    f"{len(log[1]):,} logged responses, {sum(p.numel() for p in values.parameters):,} numbers trained (most of them in the layer on top). The Bellman error goes from {fitted[0].bellman:.2f} to {fitted[-1].bellman:.2f}.\n\n"
+    f"| policy | reward | gold | tokens |\n|---|---|---|---|\n| before | {before.reward:.2f} | {before.gold:.2f} | {before.length:.1f} |\n| steered by the values, no weight moved | {steered.reward:.2f} | {steered.gold:.2f} | {steered.length:.1f} |\n"
+    f"| PPO, same adapters | {after[WITH].reward:.2f} | {after[WITH].gold:.2f} | {after[WITH].length:.1f} |\n\nYou predicted: {prediction_q or 'nothing'}."
+)
+
+# %% [markdown]
+# ## Several seeds
+#
+# Measured beforehand with the same code, on seeds that chose nothing. Each has its own policy, reward, learners and log.
+
+# %% tags=["experiment"]
+found = json.loads(Path("case_lora.json").read_text())["outcomes"]
+
+
+def of(arm, method):
+    """Gold of an arm minus that of the policy before, seed by seed."""
+    return [row["gold"] - seed["before"]["gold"] for seed in found for row in (next(r for r in seed["arms"] if r["arm"] == arm)[method],)]
+
+
+METHODS = {"ppo": "PPO", "q": "steered by Q"}
+gains = {(method, arm): bootstrap_mean(of(arm, method), level=0.95, seed=0) for method in METHODS for arm in case.ARMS}
+part = gains["ppo", BLOCKS].mean / gains["ppo", ALL].mean
+figure, (panel,) = style.canvas(1, title=f"In the blocks alone PPO's adapters reach {part:.0%} of its gain on all weights, with the embedding {gains['ppo', WITH].mean / gains['ppo', ALL].mean:.0%}")
+for place, (method, arm) in enumerate(gains):
+    panel.barh(place, gains[method, arm].mean, height=0.6, color=style.BLUE if method == "ppo" else style.GREY)
+    panel.plot(of(arm, method), [place] * len(found), "o", color=style.INK, markersize=3)
+panel.set_yticks(range(len(gains)), [f"{METHODS[method]}, {arm}" for method, arm in gains])
+panel.invert_yaxis()
+style.label(panel, x=f"gain in gold over the policy before, mean; dots: {len(found)} seeds", y="")
+figure
+
+# %% tags=["experiment"]
+say(
+    "| | gain in gold (95 % over seeds) | of the gain on all weights |\n|---|---|---|\n"
+    + "\n".join(
+        f"| {METHODS[method]}, {arm} | {gain.mean:.2f} ({gain.low:.2f} to {gain.high:.2f}) | {gain.mean / gains[method, ALL].mean:.0%} |" for (method, arm), gain in gains.items()
+    )
+)
+
+# %% [markdown]
+# **What this cannot show:** that a rank of 4 is enough, or that adapters lose nothing, for a model of another size: this one has a tenth of a million weights, one task and a reward that adds up word by word, which is the easiest thing for a change of low rank to learn. Nor which method is
+# better: PPO sampled its own responses, Q-learning saw only old ones, and each had settings that were looked at on one seed. It shows what to ask of a report that says "with LoRA": beside which matrices, at which rank, against what at equal steps, and which of memory and time was saved.
+
+# %%
+from course.doctor import peak_memory
+
+print(f"peak memory {peak_memory():.0f} MB")
