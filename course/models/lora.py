@@ -32,7 +32,10 @@ class LowRank(nn.Module):
         self.scale, self.on = alpha / rank, True
 
     def forward(self, matrix: Tensor) -> Tensor:
-        return torch.addmm(matrix, self.up, self.down, alpha=self.scale) if self.on else matrix
+        if not self.on:
+            return matrix
+        with torch.autocast(matrix.device.type, enabled=False):  # the sum is a weight, and weights keep their precision
+            return torch.addmm(matrix, self.up, self.down, alpha=self.scale)
 
 
 def add_lora(decoder: Decoder, *, matrices: Sequence[str], rank: int, alpha: float | int, seed: int) -> Decoder:

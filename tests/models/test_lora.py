@@ -139,6 +139,12 @@ def test_switched_off_it_is_its_own_reference():
         copy.deepcopy(reference)
 
 
+def test_in_mixed_precision_the_weights_keep_theirs():
+    decoder, base = adapted(2, moved=False), tiny.decoder(2)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(decoder(IDS), base(IDS)) and decoder.embedding(IDS).dtype == torch.float32
+
+
 def test_a_copy_is_of_its_own():
     decoder = adapted()
     other = copy.deepcopy(decoder)
