@@ -80,7 +80,7 @@ say(
 prediction_ppo = ""
 
 # %% tags=["experiment"]
-STEPS = 2 if FAST else case.STEPS
+STEPS = 2 if FAST else 24
 task = bandit.prepare(SEED)
 before = case.quality(task, task.policy)
 runs, watched, seconds, after = {}, {}, {}, {}
@@ -149,7 +149,7 @@ say(
 # %% [markdown]
 # ## Several seeds
 #
-# Measured beforehand with the same code, on seeds that chose nothing. Each has its own policy, reward, learners and log.
+# Measured beforehand with the same code and more steps of PPO, on seeds that chose nothing. Each has its own policy, reward, learners and log.
 
 # %% tags=["experiment"]
 found = json.loads(Path("case_lora.json").read_text())["outcomes"]
@@ -169,7 +169,7 @@ for place, (method, arm) in enumerate(gains):
     panel.plot(of(arm, method), [place] * len(found), "o", color=style.INK, markersize=3)
 panel.set_yticks(range(len(gains)), [f"{METHODS[method]}, {arm}" for method, arm in gains])
 panel.invert_yaxis()
-style.label(panel, x=f"gain in gold, mean; dots: {len(found)} seeds", y="")
+style.label(panel, x=f"gain in gold, mean; dots: {len(found)} seeds, {case.STEPS} steps", y="")
 figure
 
 # %% tags=["experiment"]
