@@ -251,9 +251,11 @@ function show() {
   }
   document.getElementById("count").textContent = shown + " shown";
 }
-document.querySelector("form").addEventListener("input", show);
-document.querySelector("form").addEventListener("reset", () => setTimeout(show));
-document.querySelector("form").addEventListener("submit", event => event.preventDefault());
+const form = document.querySelector("form");
+form.addEventListener("input", show);
+// The browser resets the controls after this event; done here, the cards never lag behind them.
+form.addEventListener("reset", event => { event.preventDefault(); for (const control of form.elements) control.value = ""; show(); });
+form.addEventListener("submit", event => event.preventDefault());
 show();
 """
 

@@ -70,7 +70,7 @@ def test_an_unknown_name_has_no_recipe(tmp_path):
     with pytest.raises(ValueError, match="level's number, 1, 2, 3, 4, 5, 6, or a case's name, alphaproof, webgpt, .*; got '0'"):
         write_evidence("0", 1, tmp_path)
     said = CliRunner().invoke(app, ["evidence", "instructgpt"])
-    assert said.exit_code == 2 and "playhouse; got 'instructgpt'" in said.output
+    assert said.exit_code == 2 and "; got 'instructgpt'" in said.output
 
 
 ANONYMOUS = ("codex1", "playhouse")  # recorded before there was a recipe: outcomes alone
