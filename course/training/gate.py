@@ -73,12 +73,19 @@ class GradientGate:
 
 
 def head_energy(policy: Policy) -> float:
-    """Squared Frobenius norm of the gradient of the matrix that makes logits. Where it is tied, the embedding's part is in it too."""
+    """Squared Frobenius norm of the gradient of the matrix that makes logits. Where it is tied, the embedding's part is in it too.
+
+    Raises: ValueError if that matrix is not trained itself: its energy would be 0 for ever, and no use would be rejected.
+    """
     model = policy.model
     if isinstance(model, Decoder):
         head = model.embedding if model.unembedding is None else model.unembedding
     else:
         head = model.hf_model.get_output_embeddings()
+    if not (head.weight.is_leaf and head.weight.requires_grad):
+        raise ValueError(
+            "policy must train the matrix that makes logits: frozen or under an adapter it has no gradient for the gate"
+        )
     return 0.0 if head.weight.grad is None else float(head.weight.grad.double().square().sum())
 
 

@@ -12,6 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 import torch
 
+from course.models.lora import adapters_of
+
 
 class Learner:
     """Modules in training by role ("actor", "critic", ..) under one AdamW.
@@ -126,6 +128,10 @@ class Learner:
 
     def _metadata(self) -> dict[str, str]:
         plain = {"step": self.step, "roles": sorted(self.modules), "average": self.average, "parameters": len(self.parameters)}
+        scales = [adapter.scale for module in self.modules.values() for adapter in adapters_of(module)]
+        plain |= (
+            {"adapter_scales": scales} if scales else {}
+        )  # no tensor says them, and others make another policy of the same weights
         return {"learner": json.dumps(plain)}
 
 

@@ -14,7 +14,7 @@ import torch
 
 from course.credit.returns import next_action_values
 from course.masks import masked_mean
-from course.models.lora import lora_weights
+from course.models.lora import adapters_of
 from course.objectives.offline import cql_penalty, expectile_loss, td_loss, td_target, value_guided_logits
 from course.tasks.records import Batch
 from course.training.learner import Learner, check_config, move_average
@@ -158,5 +158,7 @@ def offline_q(
 def value_learner(trunk: nn.Module, vocab_size: int, *, lr: float, seed: int) -> Learner:
     """A learner with fresh values over a copy of the trunk, and their slow copy. All of the trunk is trained, or if it has adapters only these."""
     trunk = copy.deepcopy(trunk)
-    values = TokenValues(trunk if lora_weights(trunk) else trunk.requires_grad_(True), vocab_size, seed)
+    for trained in adapters_of(trunk) or [trunk]:
+        trained.requires_grad_(True)
+    values = TokenValues(trunk, vocab_size, seed)
     return Learner({"values": values, "target": copy.deepcopy(values).requires_grad_(False)}, lr=lr)

@@ -14,7 +14,7 @@
 #
 # Statements about what others have built carry a mark: **[D]** disclosed in a source, **[I]** inferred by us, **[U]** unknown.
 #
-# **You will see** what adapters save and what they don't, a policy that is its own reference, which matrix must not be left out, and a policy that gets better although none of its weights moves.
+# **You will see** what adapters save and what they don't, a policy that is its own reference, which matrix was better not left out here, and a policy that gets better although none of its weights moves.
 # **You need** levels 2 and 6. There is nothing to hand in. A miniature, no reproduction.
 
 # %% tags=["parameters"]
@@ -53,7 +53,7 @@ from course.training import bandit
 # $r$ is the **rank**, $\alpha$ a fixed weight. $U$ begins at zero and $D$ at random numbers, so before training $W' = W$ exactly, and $r(m+n)$ numbers are trained in place of $mn$. Only they have a gradient and Adam's two moments.
 # Switched off, the policy is the one it was: the reference of the KL price needs no copy.
 #
-# For a model of common sizes (32 blocks, width 4096, 32,000 tokens), PPO with actor, critic, reference and reward, by the memory model of level 3's accounting (18 bytes for a trained weight, 2 for a frozen one, nothing for activations):
+# For a model of common sizes (32 blocks, width 4096, 32,000 tokens), PPO with actor, critic, reference and reward, by level 2's memory model (18 bytes for a trained weight, 2 for a frozen one; nothing for activations, nor for a $W'$ while it is in use):
 
 # %% tags=["experiment"]
 large = DecoderConfig(vocab_size=32_000, layers=32, width=4096, heads=32, mlp_width=11_008, max_length=4096, tied=False)
@@ -72,7 +72,7 @@ say(
 # ## PPO on adapters
 #
 # Level 2's task: film reviews, a learned reward, the high price of KL. Three arms with the same prompts, reward and number of steps: all weights; adapters of rank 4 beside every matrix in the blocks, which is what is usually meant; and these with one more
-# beside the embedding, which here is the output layer too. Each arm has a learning rate of its own, chosen on the seed that is run here.
+# beside the embedding, which here is the output layer too. All weights and adapters have a learning rate each, chosen on the seed that is run here.
 #
 # **Predict before you run:** (1) the order of the three arms in gold; (2) how much time a step takes with adapters, in per cent of one on all weights; (3) the same for memory.
 
@@ -117,17 +117,20 @@ say(
 )
 
 # %% [markdown]
-# **How to read it.** Memory falls by much more than time: the gradient still runs back through every layer, and only the products that would have made the gradients of $W$ are replaced by thinner ones. The seconds are medians over steps of one run, so a few per cent are noise.
-# "Less computing" and "less memory" are two claims, and only the second follows from the method.
+# **How to read it.** Memory falls by much more than time. The gradient still runs back through every layer, and here $W'$ is put together in each pass and its whole gradient is made before it is cut down to those of $U$ and $D$: no product is saved, only Adam's work. Libraries
+# compute $Wx + U(Dx)$ in place of $W'x$ and save the products that make the gradients of $W$, at most a third **[I]**. The seconds are medians over steps of one run, so a few per cent are noise. "Less computing" and "less memory" are two claims, and only the second follows from the method.
 #
-# What matters here is less how many numbers are trained than *which matrices may move*: one adapter more. A review's words are chosen by the embedding at the output, and adapters in the blocks have to turn the hidden states towards it. A large model that has seen
-# everything may need nothing at its output **[U]**; a library's default is still a choice.
+# At these rates and this number of steps it matters less how many numbers are trained than *which matrices may move*: one adapter more. Our explanation, which the three arms alone don't prove: a review's words are chosen by the embedding at the output, and adapters in the blocks have to
+# turn the hidden states towards it. To test it, run the arm that adapts nothing but the embedding: `case.Arm(("embedding",), 4, 3e-3, 1e-2)`. A large model that has seen everything may need nothing at its output **[U]**; a library's default is still a choice.
 
 # %% [markdown]
 # ## Q-learning on adapters
 #
-# No sampling: the policy's old responses, each with its reward, are all there is. ILQL (level 2) fits $Q(s,a)$ and $V(s)$ to them, on a trunk that begins as the policy and trains what the arm trains, with a fresh linear layer on top. Then the policy's logits are shifted by
-# a multiple of $Q - V$. **No weight of the policy moves.**
+# No sampling: the policy's old responses, each with its reward, are all there is. A token is an action $a$, what stands before it the state $s$. $Q(s,a)$ is what the response is going to earn after $a$, $V(s)$ what it is going to earn from $s$ on if good tokens are chosen. **ILQL** (Snell et al., 2023)
+# fits both to the log: $Q$ of each logged token to the reward, at the last one, or to $V$ of the state behind it, by a squared difference, the *Bellman error*; and $V$ not to the mean of the logged $Q$ but to their *expectile*, in which values above count more than those below. A price on
+# $Q$ of tokens that the log does not contain keeps them from looking good for want of evidence. The trunk begins as the policy and trains what the arm trains; on top are a linear layer for $Q$ and one for $V$.
+#
+# Then the policy is decoded from the logits $z_a + c\,(Q(s,a) - V(s))$, with $z$ its own logits and $c$ a number in nats per unit of reward. **No weight of the policy moves.**
 #
 # **Predict before you run:** which share of PPO's gain in gold does it reach?
 
@@ -140,10 +143,13 @@ log = case.logged(task)
 values, fit = case.adapter_q(task, case.ARMS[WITH], log, steps=Q_STEPS)
 fitted = list(tqdm(fit, total=Q_STEPS, desc="ILQL"))
 steered = case.quality(task, case.guided(task, values))
+total, thin = sum(p.numel() for p in values.parameters), lora_size(task.policy.config, case.ARMS[WITH].matrices, case.ARMS[WITH].rank)
+share = (steered.gold - before.gold) / (after[WITH].gold - before.gold)
 say(
-    f"{len(log[1]):,} logged responses, {sum(p.numel() for p in values.parameters):,} numbers trained (most of them in the layer on top). The Bellman error goes from {fitted[0].bellman:.2f} to {fitted[-1].bellman:.2f}.\n\n"
+    f"{len(log[1]):,} logged responses, an expectile of {case.OFFLINE.tau}, a price of {case.OFFLINE.penalty}, c = {case.STRENGTH:.0f}. {thin:,} numbers trained in adapters, {total - thin:,} in the layers on top. "
+    f"The Bellman error goes from {fitted[0].bellman:.2f} to {fitted[-1].bellman:.2f}.\n\n"
     f"| policy | reward | gold | tokens |\n|---|---|---|---|\n| before | {before.reward:.2f} | {before.gold:.2f} | {before.length:.1f} |\n| steered by the values, no weight moved | {steered.reward:.2f} | {steered.gold:.2f} | {steered.length:.1f} |\n"
-    f"| PPO, same adapters | {after[WITH].reward:.2f} | {after[WITH].gold:.2f} | {after[WITH].length:.1f} |\n\nYou predicted: {prediction_q or 'nothing'}."
+    f"| PPO, same adapters | {after[WITH].reward:.2f} | {after[WITH].gold:.2f} | {after[WITH].length:.1f} |\n\nThat is {share:.0%} of PPO's gain in gold. You predicted: {prediction_q or 'nothing'}."
 )
 
 # %% [markdown]

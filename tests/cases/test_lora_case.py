@@ -30,7 +30,7 @@ def test_an_arm_trains_what_it_says_and_leaves_the_task_alone(name):
         assert isinstance(run.reference, BasePolicy) and torch.equal(run.reference(ids), task.policy(ids))
 
 
-def test_adapters_hold_less_the_larger_the_model():
+def test_what_training_holds():
     """Two base models and thin matrices against two trained models with gradients and moments and a frozen one."""
     held = {}
     for name in ("all weights", "adapters in the blocks"):

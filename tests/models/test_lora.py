@@ -10,11 +10,13 @@ import tiny
 from course.language import Tokenizer
 from course.models import Decoder, DecoderConfig, Policy
 from course.models.lora import (
-    IN_BLOCKS, MATRICES, BasePolicy, add_lora, load_lora_weights, lora_size, lora_weights, merge_lora, without_lora,
+    IN_BLOCKS, MATRICES, BasePolicy, add_lora, load_lora_weights, lora_size, lora_weights, merge_lora,
+    weights_in_effect, without_lora,
 )  # fmt: skip
 from course.models.sampling import sample
 from course.models.score import frozen_score
 from course.objectives.supervised import sft_loss
+from course.training.gate import head_energy
 from course.training.learner import Learner
 
 IDS = torch.randint(3, tiny.VOCAB, (4, 12), generator=torch.Generator().manual_seed(0))
@@ -66,7 +68,8 @@ def test_before_training_nothing_has_moved_and_afterwards_only_thin_matrices_hav
     with without_lora(decoder):
         assert torch.equal(decoder(IDS), base(IDS))
     assert not torch.allclose(decoder(IDS), base(IDS), atol=1e-3)
-    assert len(before) == 2 * ((len(matrices) - ("embedding" in matrices)) * 2 + ("embedding" in matrices))
+    ends = ("embedding" in matrices) * (1 if tied else 2)
+    assert len(before) == 2 * (2 * sum(name in IN_BLOCKS for name in matrices) + ends)
     assert all(not torch.equal(weight, before[name]) for name, weight in lora_weights(decoder).items())
 
 
@@ -145,6 +148,38 @@ def test_in_mixed_precision_the_weights_keep_theirs():
         assert torch.equal(decoder(IDS), base(IDS)) and decoder.embedding(IDS).dtype == torch.float32
 
 
+def test_a_reference_that_could_move_is_none():
+    decoder = adapted(2)
+    reference = BasePolicy(decoder)
+    decoder.requires_grad_(True)
+    with pytest.raises(ValueError, match="nothing but adapters in training"):
+        reference(IDS)
+
+
+def test_switched_off_adapters_are_not_merged_away():
+    decoder = adapted()
+    with without_lora(decoder), pytest.raises(ValueError, match="adapters on to be merged"):
+        merge_lora(decoder)
+
+
+def test_a_checkpoint_of_another_alpha_is_another_policy_s(tmp_path):
+    trained(adapted(moved=False, alpha=4), 1).save(tmp_path / "one.safetensors")
+    with pytest.raises(ValueError, match="path must be a checkpoint of this learner"):
+        Learner({"model": adapted(moved=False, alpha=400)}, lr=1e-2).load(tmp_path / "one.safetensors")
+
+
+def test_a_weight_that_is_put_together_in_another_way_keeps_its_parts_in_the_stamp():
+    module = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 2))
+    assert weights_in_effect(module).keys() == module.state_dict().keys()
+
+
+def test_a_gate_wants_a_gradient_of_the_logits_matrix():
+    policy = Policy(adapted(), Tokenizer.words(["yes"]))
+    for decoder in (policy.model, merge_lora(policy.model).requires_grad_(False)):
+        with pytest.raises(ValueError, match="must train the matrix that makes logits"):
+            head_energy(Policy(decoder, policy.tokenizer))
+
+
 def test_a_copy_is_of_its_own():
     decoder = adapted()
     other = copy.deepcopy(decoder)
@@ -187,6 +222,8 @@ def test_adam_holds_moments_of_thin_matrices_only():
         (lambda d: add_lora(d, matrices=MATRICES, rank=0, alpha=1, seed=0), "rank must be between 1 and .* 32; got 0"),
         (lambda d: add_lora(d, matrices=MATRICES, rank=33, alpha=1, seed=0), "rank must be between 1 and .* 32; got 33"),
         (lambda d: add_lora(d, matrices=MATRICES, rank=1, alpha=-1.0, seed=0), "alpha must be positive and finite; got -1"),
+        (lambda d: lora_size(d.config, ("qkv", "qkv"), 1), "matrices must be some of .*, each once"),
+        (lambda d: lora_size(d.config, MATRICES, -3), "rank must be between 1 and"),
         (merge_lora, "decoder must have adapters: add_lora makes them"),
         (BasePolicy, "decoder must have adapters"),
         (lambda d: add_lora(add_lora(d, matrices=("out",), rank=1, alpha=1, seed=0), matrices=("qkv",), rank=1, alpha=1, seed=0), "must have no adapters yet"),
