@@ -5,10 +5,8 @@ The same task, reward and steps for each arm. A miniature, no reproduction: the 
 
 import copy
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, Iterator
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -23,6 +21,7 @@ from course.training.learner import Learner
 from course.training.offline_q import OfflineConfig, OfflineStep, ValueGuided, offline_q, value_learner
 from course.training.overoptimisation import HEALTHY
 from course.training.ppo import PpoConfig, PpoOperators, PpoStep, ppo
+from course.training.roles import judged
 
 
 @dataclass(frozen=True)
@@ -86,8 +85,7 @@ def lora_ppo(task: Bandit, arm: Arm, *, operators: PpoOperators, steps: int = ST
 def logged(task: Bandit, rows: int = LOGGED) -> tuple[Batch, Float[Tensor, "rows"]]:
     """What the policy wrote before, with the reward of each: all that Q-learning sees."""
     batch = own_samples(task.policy, reviews.prompts(rows, task.seed + 5), task.seed + 5)
-    with torch.no_grad():
-        return batch, task.reward(batch)
+    return batch, judged(task.reward, batch)
 
 
 def adapter_q(
@@ -108,9 +106,11 @@ class Quality:
 def quality(task: Bandit, policy: nn.Module, prompts: int = PROMPTS) -> Quality:
     """Means over one response to each of these fresh prompts."""
     batch = own_samples(policy, reviews.prompts(prompts, task.seed + 9), task.seed + 9)
-    with torch.no_grad():
-        reward = task.reward(batch)
-    return Quality(float(reward.mean()), float(reviews.gold(batch).mean()), float(batch.action_mask.sum(1).double().mean()))
+    return Quality(
+        float(judged(task.reward, batch).mean()),
+        float(reviews.gold(batch).mean()),
+        float(batch.action_mask.sum(1).double().mean()),
+    )
 
 
 def guided(task: Bandit, learner: Learner) -> ValueGuided:
@@ -139,7 +139,7 @@ def measured(task: Bandit, operators: PpoOperators) -> dict[str, Any]:
         values, loop = adapter_q(task, arm, log)
         for _ in loop:
             pass
-        measure = partial(quality, task)
-        found = measure(run.learner["actor"]), sum(p.numel() for p in values.parameters), measure(guided(task, values))
-        rows.append(Outcome(name, run.trained, run.held, last.kl, *found))
+        q_trained = sum(p.numel() for p in values.parameters)
+        after, steered = quality(task, run.learner["actor"]), quality(task, guided(task, values))
+        rows.append(Outcome(name, run.trained, run.held, last.kl, after, q_trained, steered))
     return {"seed": task.seed, "before": asdict(quality(task, task.policy)), "arms": [asdict(row) for row in rows]}

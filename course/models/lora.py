@@ -160,6 +160,7 @@ def adapters_of(model: nn.Module) -> list[LowRank]:
 
 
 def _some_adapters(decoder: nn.Module) -> list[LowRank]:
-    if not adapters_of(decoder):
+    found = adapters_of(decoder)
+    if not found:
         raise ValueError("decoder must have adapters: add_lora makes them")
-    return adapters_of(decoder)
+    return found

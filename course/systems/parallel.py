@@ -4,7 +4,6 @@ Every loss is a sum over the rank's own tokens divided by the tokens of all rank
 may have different numbers of rows and tokens, or none. nccl carries it where each rank has a GPU, and gloo elsewhere.
 """
 
-import os
 import tempfile
 import time
 import traceback
@@ -131,15 +130,11 @@ def device_of_rank(rank: int) -> torch.device:
     return torch.device("cuda", rank % torch.cuda.device_count()) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def join(rank: int, world: int, meeting: str, timeout: float | int = TIMEOUT, backend: str | None = None) -> None:
-    """Become one of the ranks that meet at this file: over nccl if each rank on this machine has a GPU of its own, else over gloo.
-
-    backend: to be given where that can't be seen, because each process is shown its own GPU only.
-    """
+def join(rank: int, world: int, meeting: str, timeout: float | int = TIMEOUT) -> None:
+    """Become one of the ranks that meet at this file: over nccl if each sees a GPU of its own here, else over gloo."""
     if torch.cuda.is_available():
         torch.cuda.set_device(device_of_rank(rank))
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", world))  # torchrun says it; without, all ranks are on this machine
-    backend = backend or ("nccl" if torch.cuda.device_count() >= here else "gloo")  # nccl refuses two ranks on one GPU
+    backend = "nccl" if torch.cuda.device_count() >= world else "gloo"  # nccl refuses two ranks on one GPU
     dist.init_process_group(
         backend, init_method=f"file://{meeting}", rank=rank, world_size=world, timeout=timedelta(seconds=timeout)
     )

@@ -52,6 +52,13 @@ def actor_class(made_of: type, actors: int, cpus: float | int, address: str | No
     return ray, ray.remote(num_cpus=cpus, max_restarts=0, max_task_retries=0)(made_of), own
 
 
+def no_place(who: str, seconds: float | int) -> RuntimeError:
+    """The error for actors that Ray would let wait for ever."""
+    return RuntimeError(
+        f"{who} must start within {seconds} s: the cluster needs free CPUs for them, beside those of its other actors; nothing is lost"
+    )
+
+
 class _Actor:
     def __init__(self, workload: Workload, logs: Path | None):
         torch.set_num_threads(1)
@@ -132,10 +139,7 @@ class RayActors(Pool):
         patience = max(0.0, (last if until is None else min(last, until)) - time.monotonic())
         self._up = bool(self._ray.wait(self._pids, num_returns=1, timeout=patience)[0])
         if not self._up and (until is None or last <= until):
-            raise RuntimeError(
-                f"actors must start within {START} s: the cluster needs free CPUs for them, beside those of its other actors; nothing "
-                f"is lost"
-            )
+            raise no_place("actors", START)
 
     def abandon(self) -> None:
         super().abandon()

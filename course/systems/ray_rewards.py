@@ -6,7 +6,7 @@ from typing import Any
 
 from course.rollout.record import Record
 from course.rollout.replay import Recipe
-from course.systems.ray_cluster import START, actor_class
+from course.systems.ray_cluster import START, actor_class, no_place
 from course.systems.reward_service import NEVER, FarGrader, Retry, RewardService, Send
 
 
@@ -93,9 +93,7 @@ class RayRewardService(RewardService):
     def _stirring(self, timeout: float | int) -> list[_RayGrader]:
         """Those that have answered, died or started."""
         if all(not grader.has_started() and time.monotonic() - grader.since > START for grader in self._graders):
-            raise RuntimeError(
-                f"graders must start within {START} s: the cluster needs free CPUs for them, beside those of its other actors"
-            )
+            raise no_place("graders", START)
         awaited = {grader.answer: grader for grader in self._graders if grader.task is not None or not grader.has_started()}
         if not awaited:
             time.sleep(timeout)  # until something is due: Ray has nothing to wait for

@@ -129,9 +129,8 @@ class Learner:
     def _metadata(self) -> dict[str, str]:
         plain = {"step": self.step, "roles": sorted(self.modules), "average": self.average, "parameters": len(self.parameters)}
         scales = [adapter.scale for module in self.modules.values() for adapter in adapters_of(module)]
-        plain |= (
-            {"adapter_scales": scales} if scales else {}
-        )  # no tensor says them, and others make another policy of the same weights
+        if scales:  # no tensor says them, and others make another policy of the same weights
+            plain["adapter_scales"] = scales
         return {"learner": json.dumps(plain)}
 
 

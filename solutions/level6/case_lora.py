@@ -163,7 +163,8 @@ found = json.loads(Path("case_lora.json").read_text())["outcomes"]
 
 def of(arm, method):
     """Gold of an arm minus that of the policy before, seed by seed."""
-    return [row["gold"] - seed["before"]["gold"] for seed in found for row in (next(r for r in seed["arms"] if r["arm"] == arm)[method],)]
+    place = list(case.ARMS).index(arm)
+    return [seed["arms"][place][method]["gold"] - seed["before"]["gold"] for seed in found]
 
 
 METHODS = {"ppo": "PPO", "q": "steered by Q"}

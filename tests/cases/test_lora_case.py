@@ -62,8 +62,6 @@ def test_values_steer_and_no_weight_of_the_policy_moves(name):
 
 
 def test_what_is_recorded_is_plain_and_of_all_arms(monkeypatch):
-    for name, value in {"STEPS": 1, "Q_STEPS": 1, "LOGGED": 8, "PROMPTS": 8}.items():
-        monkeypatch.setattr(case, name, value)
     for function, fast in (
         (case.lora_ppo, {"steps": 1}),
         (case.adapter_q, {"steps": 1}),
