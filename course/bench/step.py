@@ -250,21 +250,21 @@ def _their_reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
 # ------------------------------------------------------------------ cases
 
 
-def _sft(kit: Kit) -> Case:
+def _sft(kit: Kit, prompt: int = PROMPT) -> Case:
+    """Both sides learn the tokens behind the prompt."""
     ids = _ids(ROWS * STEPS, PROMPT + RESPONSE, 1)
-    every = torch.ones_like(ids, dtype=torch.bool)
+    demonstrated = torch.arange(PROMPT + RESPONSE).expand_as(ids) >= prompt
+    data = Batch(ids, torch.ones_like(demonstrated), demonstrated)
     learner, loss = Learner({"model": kit.decoder}, lr=LR), partial(sft_loss, normalize="token")
 
     def theirs(turns: Turns) -> Any:
-        args = kit.config("SFTConfig", per_device_train_batch_size=ROWS, **_until(STEPS))
-        return kit.trainer("SFTTrainer", args, _dataset(input_ids=ids.tolist()), turns)
+        args = kit.config("SFTConfig", per_device_train_batch_size=ROWS, completion_only_loss=True, **_until(STEPS))
+        both = _dataset(input_ids=ids.tolist(), completion_mask=demonstrated.int().tolist())
+        return kit.trainer("SFTTrainer", args, both, turns)
 
     def ours() -> None:
         learner.step = 0
-        steps = sft(
-            kit.decoder, Batch(ids, every, every), loss=loss, steps=STEPS, lr=LR, batch_size=ROWS, seed=0, learner=learner
-        )
-        _finish(steps)
+        _finish(sft(kit.decoder, data, loss=loss, steps=STEPS, lr=LR, batch_size=ROWS, seed=0, learner=learner))
 
     return theirs, STEPS, ours
 
@@ -390,4 +390,7 @@ def _their_ppo(kit: Kit, turns: Turns) -> Any:
     )  # fmt: skip
 
 
-CASES = {"sft": _sft, "reward model": _reward_model, "dpo": _dpo, "rloo": _rloo, "grpo": _grpo, "ppo": _ppo}
+CASES = {
+    "sft": _sft, "sft without prompts": partial(_sft, prompt=0), "reward model": _reward_model, "dpo": _dpo, "rloo": _rloo,
+    "grpo": _grpo, "ppo": _ppo,
+}  # fmt: skip

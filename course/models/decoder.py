@@ -76,8 +76,9 @@ class UnitRms(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
-        normed = (wide * scale).to(x.dtype)
+        normed = wide.square()
+        scale = (normed.mean(-1, keepdim=True) + eps).rsqrt()
+        normed = torch.mul(wide, scale, out=normed).to(x.dtype)  # fresh memory costs more than the product
         ctx.save_for_backward(normed, scale)
         return normed
 
@@ -85,8 +86,37 @@ class UnitRms(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         normed, scale = ctx.saved_tensors
-        along = (gradient * normed).mean(-1, keepdim=True)  # what would only change the length
-        return torch.addcmul(gradient, normed, along, value=-1).mul_(scale), None
+        across = gradient * normed
+        along = across.mean(-1, keepdim=True)  # what would only change the length
+        return torch.addcmul(gradient, normed, along, value=-1, out=across).mul_(scale), None
+
+
+class Turned(torch.autograd.Function):
+    """Queries and keys [B,H,T,D], turned to their positions, of pairs [B,T,2,H,D/2,2] and turn [T or B,T, 2,H,D/2] (complex).
+
+    Products write where attention reads and where the gradient is wanted: autograd's way copies three times.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, pairs: Tensor, turn: Tensor) -> tuple[Tensor, Tensor]:
+        batch, time, both, heads, half, _ = pairs.shape
+        turned = turn.new_empty(both, batch, heads, time, half)
+        torch.mul(torch.view_as_complex(pairs.to(turn.dtype.to_real())), turn, out=turned.permute(1, 3, 0, 2, 4))
+        ctx.save_for_backward(turn)
+        q, k = torch.view_as_real(turned).flatten(-2).to(pairs.dtype)
+        return q, k
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (turn,) = ctx.saved_tensors
+        back = turn.conj().resolve_conj()
+        batch, heads, time, size = gradients[0].shape
+        pairs = turn.new_empty(batch, time, 2, heads, size // 2)
+        for i, gradient in enumerate(gradients):
+            units = gradient.to(turn.dtype.to_real()).transpose(1, 2).contiguous().unflatten(-1, (-1, 2))
+            torch.mul(torch.view_as_complex(units), back[..., i, :, :], out=pairs[:, :, i])
+        return torch.view_as_real(pairs).to(gradients[0].dtype), None
 
 
 class GatedRelu(torch.autograd.Function):
@@ -140,10 +170,8 @@ class Block(nn.Module):
         weight_qk, weight_v = (self.qkv.weight * self.attention_norm.weight).split((2 * width, width))
         # Units i and i + size/2 turn together. As neighbours they are the two parts of one complex number, and turn in one product.
         weight_qk = weight_qk.view(2 * self.heads, 2, -1, width).transpose(1, 2).reshape(2 * width, width)
-        pairs = F.linear(normed, weight_qk).view(batch, time, 2, self.heads, -1, 2).to(turn.dtype.to_real())
+        q, k = Turned.apply(F.linear(normed, weight_qk).view(batch, time, 2, self.heads, -1, 2), turn)
         v = F.linear(normed, weight_v).view(batch, time, self.heads, -1).transpose(1, 2)
-        turned = torch.view_as_real(torch.view_as_complex(pairs) * turn).flatten(-2).to(v.dtype)
-        q, k = turned.permute(2, 0, 3, 1, 4).contiguous()  # attention takes a quarter longer on strided ones
         if key_mask is None:
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 import tiny
 from course.models import Decoder, DecoderConfig, ScalarHead
-from course.models.decoder import UnitRms, gated_relu
+from course.models.decoder import Turned, UnitRms, gated_relu
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu"])
@@ -126,6 +126,20 @@ def test_the_gradient_of_its_norm_is_the_derivative_of_its_value():
     x = torch.randn(2, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: UnitRms.apply(x, 1e-2), (x,))
     torch.testing.assert_close(UnitRms.apply(x, 1e-2), torch.nn.functional.rms_norm(x, (5,), eps=1e-2))
+
+
+@pytest.mark.parametrize("rows", [1, 2])  # one turn for all rows, or each row's own
+def test_turning_by_a_complex_product_is_the_rotation_in_value_and_gradient(rows):
+    generator = torch.Generator().manual_seed(0)
+    pairs = torch.randn(2, 3, 2, 2, 4, 2, dtype=torch.float64, generator=generator, requires_grad=True)
+    angle = torch.randn(rows, 3, 1, 1, 4, dtype=torch.float64, generator=generator)
+    turn = torch.polar(torch.ones_like(angle), angle).expand(rows, 3, 2, 2, 4).squeeze(0).contiguous()
+    first, second = pairs.unbind(-1)
+    turned = torch.stack([first * angle.cos() - second * angle.sin(), first * angle.sin() + second * angle.cos()], -1)
+    for got, expected in zip(Turned.apply(pairs, turn), turned.flatten(-2).permute(2, 0, 3, 1, 4)):
+        torch.testing.assert_close(got, expected)
+    assert torch.autograd.gradcheck(lambda x: Turned.apply(x, turn), (pairs,))
+    assert torch.autograd.gradcheck(lambda x: Turned.apply(x, turn)[1], (pairs,))  # a loss that reads the keys alone
 
 
 def test_the_gated_relu_is_its_formula_in_value_and_gradient():

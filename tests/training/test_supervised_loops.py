@@ -8,10 +8,11 @@ from course.feedback.annotators import Annotator
 from course.feedback.reward_model import RewardModel, last_token_score, reward_scores, sum_score
 from course.models.decoder import Decoder, DecoderConfig
 from course.models.heads import ScalarHead
+from course.models.policy import Policy
 from course.objectives.preference import grouped_ranking_loss, pairwise_reward_loss
 from course.objectives.supervised import sft_loss
 from course.tasks import reviews
-from course.tasks.records import batch_of, decided, pair_batches
+from course.tasks.records import Batch, batch_of, decided, pair_batches
 from course.training.learner import Learner
 from course.training.reward_model import ranked_reward_model, reward_model
 from course.training.schedule import warmup_then_linear
@@ -55,12 +56,55 @@ def test_sft_uses_the_loss_it_is_given_on_action_tokens():
     seen = []
 
     def loss(logits, tokens, mask):
-        seen.append((logits.shape, tokens.shape, int(mask[:, : reviews.PROMPT_LENGTH].sum()), int(mask.sum())))
+        seen.append((logits.shape, tokens.shape, int(mask[:, 0].sum()), int(mask.sum())))
         return token_loss(logits, tokens, mask)
 
     step = next(sft(decoder(), reviews.corpus(20, 0), loss=loss, steps=3, lr=1e-3, batch_size=8, seed=0))
-    ((logits, tokens, on_prompt, counted),) = seen
+    ((logits, tokens, on_prompt, counted),) = seen  # the first column only predicts
     assert logits[:2] == tokens and on_prompt == 0 and counted == step.tokens
+
+
+class Plain(nn.Module):
+    """A model that cannot leave columns out."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.inner = model
+
+    def forward(self, ids, mask):
+        return self.inner(ids, mask)
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, lambda model: Policy(model, None), Plain])
+def test_what_sft_leaves_out_of_the_prompts_changes_neither_loss_nor_gradient(wrap):
+    """Prompts of three lengths, a row without actions, padding: as all columns together say."""
+    tokens = torch.randint(3, reviews.VOCAB_SIZE, (5, 14), generator=torch.Generator().manual_seed(0))
+    real = torch.ones(5, 14, dtype=torch.bool)
+    real[2, 11:] = False
+    actions = (torch.arange(14) >= torch.tensor([5, 9, 7, 14, 5])[:, None]) & real
+    widths = []
+
+    def loss(logits, tokens, mask):
+        widths.append(logits.shape[1])
+        return token_loss(logits, tokens, mask)
+
+    step = next(
+        sft(wrap(decoder().double()), Batch(tokens, real, actions), loss=loss, steps=2, lr=1e-3, batch_size=5, seed=0, warmup=0)
+    )
+    whole = decoder().double()
+    rows = torch.randint(5, (5,), generator=torch.Generator().manual_seed(0))
+    value = token_loss(whole(tokens[rows], real[rows]), tokens[rows], actions[rows])
+    value.backward()
+    norm = torch.cat([p.grad.flatten() for p in whole.parameters()]).norm()
+    assert widths == [14 - int(actions[rows].any(0).int().argmax()) + 1] and widths[0] < 14
+    assert (step.loss, step.grad_norm) == pytest.approx((float(value.detach()), float(norm)), rel=1e-12)
+
+
+def test_a_batch_of_prompts_alone_teaches_nothing_and_does_not_fail():
+    tokens = torch.full((3, 6), 4)
+    nothing = torch.zeros(3, 6, dtype=torch.bool)
+    step = next(sft(decoder(), Batch(tokens, ~nothing, nothing), loss=token_loss, steps=1, lr=1e-3, batch_size=2, seed=0))
+    assert (step.loss, step.tokens, step.grad_norm) == (0.0, 0, 0.0)
 
 
 def test_a_generator_can_be_stopped_between_steps():
