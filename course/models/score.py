@@ -35,7 +35,7 @@ def score(
     """
     if not 0 < temperature < float("inf"):
         raise ValueError(f"temperature must be positive and finite; got {temperature}")
-    logits = logits_from(model, ids, attention_mask, first)
+    logits = model(ids, attention_mask, first) if isinstance(model, Decoder) else model(ids, attention_mask)[:, first:]
     if temperature != 1.0:  # not in half precision, where the quotient would be rounded once more
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
     result = torch.nn.functional.pad(token_logprobs(logits, ids[:, first:]), (first, 0))
@@ -43,16 +43,6 @@ def score(
         return result
     real = boolean_mask(attention_mask, tuple(ids.shape), "attention_mask")
     return torch.where(real[:, 1:] & real[:, :-1], result, 0.0)
-
-
-def logits_from(
-    model: Any,
-    ids: Int[Tensor, "batch time"],
-    attention_mask: Shaped[Tensor, "batch time"] | None,
-    first: int,
-) -> Float[Tensor, "batch read vocab"]:
-    """model(ids, attention_mask)[:, first:]; a Decoder does not compute in its last block what nobody reads."""
-    return model(ids, attention_mask, first) if isinstance(model, Decoder) else model(ids, attention_mask)[:, first:]
 
 
 @contextmanager

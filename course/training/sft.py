@@ -6,8 +6,8 @@ from typing import Callable, Iterator
 from torch import Tensor, nn
 import torch
 
+from course.models.decoder import Decoder
 from course.models.policy import Policy
-from course.models.score import logits_from
 from course.tasks.records import Batch
 from course.training.learner import Learner, learner_of
 from course.training.schedule import warmup_then_linear
@@ -37,7 +37,7 @@ def sft(
 ) -> Iterator[SftStep]:
     """Train `model` on the demonstrations' action tokens with loss(logits [B,t,V], tokens [B,t], mask [B,t]).
 
-    The t columns begin with the one that predicts the batch's first action token: a prompt that all rows share is read, not scored.
+    With a Decoder the t columns begin with the one that predicts the batch's first action token: what stands before is only read.
     Rows are drawn with replacement from the seed. The caller decides, after each yielded step, whether to look, plot or stop.
     learner: what a resumed run goes on with; it must train `model`, and its own learning rate is replaced by lr.
     """
@@ -57,8 +57,8 @@ def sft(
         # Columns in which no row of the batch has a token cost time and teach nothing.
         width = int(batch.attention_mask.any(0).nonzero().max()) + 1
         tokens, attention, actions = (x[:, :width] for x in (batch.tokens, batch.attention_mask, batch.action_mask))
-        first = max(int(actions.any(0).int().argmax()) - 1, 0)
-        logits = logits_from(network, tokens, attention, first)
+        first = max(int(actions.any(0).int().argmax()) - 1, 0) if isinstance(network, Decoder) else 0
+        logits = network(tokens, attention, first) if first else network(tokens, attention)
         value = loss(logits, tokens[:, first:], actions[:, first:])
         norm = learner.descend([value], factor=warmup_then_linear(step, steps, warmup))
         learner.step = step + 1
