@@ -35,7 +35,8 @@ round_map()
 # Beside a lab lie **cases**, systems of the field rebuilt in small from the package's own parts, to read and run:
 # [InstructGPT](../level2/case_instructgpt.ipynb), [Google's RLAIF](../level2/case_rlaif.ipynb) (level 2),
 # [AlphaProof](../level3/case_alphaproof.ipynb) (3), [WebGPT](../level4/case_webgpt.ipynb) (4),
-# [Codex-1](../level5/case_codex1.ipynb), [Constitutional AI](../level5/case_constitutional.ipynb) (5), [Playhouse](../level6/case_playhouse.ipynb), [LoRA](../level6/case_lora.ipynb) (6).
+# [Codex-1](../level5/case_codex1.ipynb), [Constitutional AI](../level5/case_constitutional.ipynb) (5), [Playhouse](../level6/case_playhouse.ipynb), [LoRA](../level6/case_lora.ipynb),
+# [Distillation](../level6/case_distillation.ipynb) (6).
 
 # %% [markdown]
 # ## Where you stand

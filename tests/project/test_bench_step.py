@@ -10,7 +10,8 @@ from course.bench import step
 from course.models.decoder import Decoder
 
 TOKENS = {  # trained on in one iteration
-    "sft": step.STEPS * step.ROWS * 48, "reward model": step.STEPS * 2 * step.PAIRS * 48, "dpo": step.STEPS * 2 * step.PAIRS * 48,
+    "sft": step.STEPS * step.ROWS * 48, "sft without prompts": step.STEPS * step.ROWS * 48,
+    "reward model": step.STEPS * 2 * step.PAIRS * 48, "dpo": step.STEPS * 2 * step.PAIRS * 48,
     "rloo": step.SEQUENCES * 48, "grpo": step.SEQUENCES * 48, "ppo": step.EPOCHS * step.SEQUENCES * 48 * 2,  # actor and critic
 }  # fmt: skip
 
