@@ -210,14 +210,13 @@ def distillation(seeds: int) -> dict[str, Any]:
     """Seeds from 10 on: learning rates and the two students' steps were looked at on another."""
     from course.cases import distillation as case
 
-    arms = {name: asdict(arm) for name, arm in case.ARMS.items()}
+    names = ("TERMS", "LARGEST", "LARGE", "WRITTEN", "ROWS", "TEACHER_LR", "STUDENT_LR", "RL_LR", "CLONE_LR", "GROUPS", "TRIES")
+    parts = {"config": case.CONFIG, "solver": case.SOLVER, "recipe": case.Recipe(), "teacher": case.TEACHER, "student": case.STUDENT}
     return {
         "recipe": "a student that learns from a larger policy's traces, from its own, or by RL, at equal operations",
-        "settings": {"arms": arms, "starts": case.STARTS, "teacher_steps": case.TEACHER_STEPS, "teacher_rl": case.TEACHER_RL,
-                     "rl_steps": case.RL_STEPS, "rl_lr": case.RL_LR, "clone_lr": case.CLONE_LR,
-                     "asked": case.ASKED, "tries": case.TRIES},
+        "settings": {name.lower(): getattr(case, name) for name in names} | {name: asdict(part) for name, part in parts.items()},
         "outcomes": [case.measured(10 + seed) for seed in range(seeds)],
-    }  # fmt: skip
+    }
 
 
 def lora(seeds: int) -> dict[str, Any]:
@@ -266,9 +265,7 @@ def recipe_of(name: str) -> Recipe:
     """Of a level, by its number, or of a case, by its name."""
     found = LEVELS | CASES
     if name not in found:
-        raise ValueError(
-            f"NAME must be a level's number, {', '.join(LEVELS)}, or a case's name, {', '.join(CASES)}; got {name!r}"
-        )
+        raise ValueError(f"NAME must be a level's number, {', '.join(LEVELS)}, or a case's name, {', '.join(CASES)}; got {name!r}")
     return found[name]
 
 
@@ -284,10 +281,7 @@ def machine() -> dict[str, Any]:
 
 def write_evidence(name: str, seeds: int | None, solutions: Path) -> Path:
     """Measure and write solutions/levelN/evidence.json, or case_NAME.json; returns its path."""
-    recipe, revision = (
-        recipe_of(name),
-        _revision(solutions),
-    )  # files may change while it measures, which the loaded code does not see
+    recipe, revision = recipe_of(name), _revision(solutions)  # files may change while it measures, which the loaded code does not see
     data = {**recipe.measure(recipe.seeds if seeds is None else seeds), "signature": machine(), "revision": revision}
     target = solutions / recipe.file
     target.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")

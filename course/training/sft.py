@@ -58,7 +58,7 @@ def sft(
         width = int(batch.attention_mask.any(0).nonzero().max()) + 1
         tokens, attention, actions = (x[:, :width] for x in (batch.tokens, batch.attention_mask, batch.action_mask))
         first = max(int(actions.any(0).int().argmax()) - 1, 0) if isinstance(network, Decoder) else 0
-        logits = network(tokens, attention, first) if first else network(tokens, attention)
+        logits = network(tokens, attention, first) if first else model(tokens, attention)
         value = loss(logits, tokens[:, first:], actions[:, first:])
         norm = learner.descend([value], factor=warmup_then_linear(step, steps, warmup))
         learner.step = step + 1
