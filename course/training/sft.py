@@ -7,7 +7,6 @@ from torch import Tensor, nn
 import torch
 
 from course.models.decoder import Decoder
-from course.models.policy import Policy
 from course.tasks.records import Batch
 from course.training.learner import Learner, learner_of
 from course.training.schedule import warmup_then_linear
@@ -48,7 +47,6 @@ def sft(
     data = demonstrations.to(device)
     learner = learner_of(model, lr, learner)
     model.train()
-    network = model.model if isinstance(model, Policy) else model
     for step in range(steps):
         rows = torch.randint(len(data), (batch_size,), generator=generator)
         if step < learner.step:
@@ -57,8 +55,8 @@ def sft(
         # Columns in which no row of the batch has a token cost time and teach nothing.
         width = int(batch.attention_mask.any(0).nonzero().max()) + 1
         tokens, attention, actions = (x[:, :width] for x in (batch.tokens, batch.attention_mask, batch.action_mask))
-        first = max(int(actions.any(0).int().argmax()) - 1, 0) if isinstance(network, Decoder) else 0
-        logits = network(tokens, attention, first) if first else model(tokens, attention)
+        first = max(int(actions.any(0).int().argmax()) - 1, 0) if isinstance(model, Decoder) else 0
+        logits = model(tokens, attention, first) if first else model(tokens, attention)
         value = loss(logits, tokens[:, first:], actions[:, first:])
         norm = learner.descend([value], factor=warmup_then_linear(step, steps, warmup))
         learner.step = step + 1

@@ -8,7 +8,6 @@ from course.feedback.annotators import Annotator
 from course.feedback.reward_model import RewardModel, last_token_score, reward_scores, sum_score
 from course.models.decoder import Decoder, DecoderConfig
 from course.models.heads import ScalarHead
-from course.models.policy import Policy
 from course.objectives.preference import grouped_ranking_loss, pairwise_reward_loss
 from course.objectives.supervised import sft_loss
 from course.tasks import reviews
@@ -75,7 +74,7 @@ class Plain(nn.Module):
         return self.inner(ids, mask)
 
 
-@pytest.mark.parametrize("wrap", [lambda model: model, lambda model: Policy(model, None), Plain])
+@pytest.mark.parametrize("wrap", [lambda model: model, Plain])
 def test_what_sft_leaves_out_of_the_prompts_changes_neither_loss_nor_gradient(wrap):
     """Prompts of three lengths, a row without actions, padding: as all columns together say."""
     tokens = torch.randint(3, reviews.VOCAB_SIZE, (4, 14), generator=torch.Generator().manual_seed(0))
