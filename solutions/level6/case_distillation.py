@@ -9,12 +9,14 @@
 # %% [markdown]
 # # Case · Distillation of reasoning, small
 #
-# A large model finds out by RL how to reason; smaller ones are then fine-tuned on what it wrote. DeepSeek-R1's authors did this with dense models of 32 and 70 billion weights, which are said to keep most of the reasoning **[D]**. Finding is separated from using: the costly search is done
-# once, and its result is copied by supervised fine-tuning. How many traces, chosen how, and what RL on the small model would have given for the same operations, our source does not say **[U]**.
+# A large model is trained by RL until it reasons; smaller ones are then fine-tuned on what it wrote. DeepSeek did so with R1: dense models, among them one of 32 and one of 70 billion weights, are said to reason without significant degradation, and so finding how to reason is separated from using it **[D]**.
+# Our source does not say how many solutions were copied, how they were chosen, or what RL on the small models would have given for the same operations **[U]**.
 #
 # Statements about what others have built carry a mark: **[D]** disclosed in a source, **[I]** inferred by us, **[U]** unknown.
 #
-# **You will see** a student learn from a teacher, from itself and by RL, each for the same number of operations; which of them a weak student can use; and what the word "verified" hides.
+# A solution with all its steps, written to be copied, is called a **trace**.
+#
+# **You will see** a student learn from a teacher, from itself and by RL, each for the same number of operations; which of these a weak student can use; and how much depends on what the checker looks at.
 # **You need** levels 3 and 6. There is nothing to hand in. A miniature, no reproduction.
 
 # %% tags=["parameters"]
@@ -28,56 +30,59 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from course.accounting.costs import training_flops
+from course.accounting.costs import sampling_flops, training_flops
 from course.cases import distillation as case
 from course.evidence.intervals import bootstrap_mean
 from course.figures import say, style
 from course.tasks import arithmetic as sums
 
 # %% [markdown]
-# ## Sums in steps, and two checkers
+# ## Sums in steps, a bad habit, and two checkers
 #
-# Level 3's task. A prompt is a sum of four numbers; a solution writes every intermediate total. All policies begin by imitating a solver that slips in a quarter of its steps, and that sometimes slips back: then two steps are wrong and the answer is right.
+# A prompt is a sum, a solution writes every intermediate total. All policies begin by imitating a solver with a habit: where much is to be added it mostly adds one too few. So the habit is in the *likeliest* solution too, and taking the likeliest token each time does not help. Once its total is wrong, the solver
+# sometimes corrects it in silence: then the answer is right, and two steps are wrong.
 #
-# So a solution can be checked in two ways. The **answer checker** compares the last total. The **step checker** reads every step, which for sums is as easy, and for a proof in words is not.
+# A trace can be **verified** in two ways. The **answer checker** compares the last total. The **step checker** reads every step; for sums that is as easy, for a proof in words it is not.
 
 # %% tags=["experiment"]
-shown = sums.responses(case.problems(400, "shown"), sums.SLOPPY, 0)
+shown = sums.responses(case.problems(1000, "shown"), case.SOLVER, 0)
 said = case.checked(shown)
 odd = next(i for i, one in enumerate(said) if one.outcome and not one.valid)
 say(
+    f"The solver adds one too few in {case.SOLVER.slip:.0%} of the steps in which {case.LARGE} or more is due.\n\n"
     f"Right answer, wrong steps: `{sums.text(shown.prompt(odd))}` `{sums.text(shown.response(odd))}`\n\n"
-    f"Of {len(said)} solutions of the solver {sum(one.outcome for one in said) / len(said):.0%} have the right answer, {sum(one.valid for one in said) / len(said):.0%} have right steps throughout."
+    f"Of its solutions {sum(one.outcome for one in said) / len(said):.0%} have the right answer, {sum(one.valid for one in said) / len(said):.0%} right steps throughout. "
+    f"{len(case.TRAINING)} problems are for training, {len(case.HELD_OUT)} are held out, none of them a training problem in another order."
 )
 
 # %% [markdown]
 # ## A teacher and two students
 #
-# The teacher has a width of 64. It reads the solver's solutions and is then trained by GRPO with a reward of 1 for a right answer. The students have a width of 32. They differ in one thing only: for how long they have read the solver. All numbers below are about 256 problems that nobody was trained on, with two
-# sampled solutions each.
+# The teacher reads the solver's solutions and is then trained by GRPO with a reward of 1 for a right answer. The students are smaller. They differ in one thing only: for how long they have read the solver.
+#
+# Three shares of the solutions to held-out problems are measured: right answers and right steps as the policy samples, and right steps of the likeliest solution (*greedy*).
 
 # %% tags=["experiment"]
-TEACHER_STEPS, TEACHER_RL = (2, 1) if FAST else (case.TEACHER_STEPS, case.TEACHER_RL)
-STARTS = {name: 2 for name in case.STARTS} if FAST else case.STARTS
-begun = case.beginner(case.TEACHER, steps=TEACHER_STEPS, lr=case.TEACHER_LR, seed=SEED)
-teacher, loop = case.reinforced(begun, "answer", steps=TEACHER_RL, seed=SEED)
-for _ in tqdm(loop, total=TEACHER_RL, desc="RL on the teacher"):
-    pass
-students = {name: case.beginner(case.STUDENT, steps=steps, lr=case.START_LR, seed=SEED) for name, steps in STARTS.items()}
+recipe = case.Recipe(teacher=2, teacher_rl=1, students={"weak": 1, "able": 2}, rl=2, asked=16) if FAST else case.Recipe()
+begun, teacher, students = case.prepared(SEED, recipe, watch=tqdm)
 policies = {"teacher before RL": begun, "teacher": teacher, **{f"{name} student": policy for name, policy in students.items()}}
-measured = {name: case.quality(policy, SEED) for name, policy in policies.items()}
+before = {name: case.quality(policy, SEED) for name, policy in policies.items()}
 say(
-    "| policy | weights | right answer | every step right |\n|---|---|---|---|\n"
-    + "\n".join(f"| {name} | {sum(p.numel() for p in policies[name].parameters()):,} | {found.answer:.0%} | {found.steps:.0%} |" for name, found in measured.items())
+    "| policy | weights | right answer | every step right | greedy |\n|---|---|---|---|---|\n"
+    + "\n".join(
+        f"| {name} | {sum(p.numel() for p in policies[name].parameters()):,} | {found.answer:.0%} | {found.steps:.0%} | {found.greedy:.0%} |" for name, found in before.items()
+    )
+    + f"\n\nThe students have read {' and '.join(f'{steps} batches of {case.ROWS} solutions ({name})' for name, steps in recipe.students.items())}."
 )
 
 # %% [markdown]
-# ## The same operations, three ways
+# ## The same operations, four ways
 #
-# **RL on the student**: it draws eight solutions to each of 16 problems, each right one is rewarded, it takes a step; and so on. **The teacher's traces**: the teacher answers 1024 problems twice, what has a right answer is kept, and the student is fine-tuned on that. **Its own traces**: the same, but the student wrote
-# them. This last arm is the control that tells apart what the *teacher* contributes and what *choosing* does.
+# **RL on the student**: it answers a few problems several times, each right answer is rewarded, it takes a step; and so on. **The teacher's traces**: the teacher answers many problems, what has a right answer is kept, and the student is fine-tuned on that. Two controls: **its own traces**, chosen in the same way, in
+# which there is no teacher; and **reading the solver on**, in which nothing is chosen at all.
 #
-# Operations are counted, not time: drawing, and forward and backward passes, by level 6's formulas, checking for free. The teacher's solutions are four times as dear as the student's, so fewer steps are left for learning from them. What the teacher's own training cost is not in it: it is paid once, for all students.
+# What is equal is the number of operations of drawing and of forward and backward passes, by level 6's formulas for solutions of full length. Not counted are checking, the frozen reference's pass (its price is zero here), and what teacher and students have cost before. A teacher's trace takes more operations
+# to draw than the student's own, so fewer are left for learning from it. Learning rates were chosen on this seed, one for RL and one for fine-tuning, from three each; they are the same for both students.
 #
 # **Predict before you run:** which arm is best for the weak student, and which for the able one?
 
@@ -85,38 +90,38 @@ say(
 prediction = ""
 
 # %% tags=["experiment"]
-RL_STEPS = 1 if FAST else case.RL_STEPS
-LIVE = ("RL, answers checked", "teacher's traces, answers checked", "own traces, answers checked")
-after, kept = {}, {}
+READ, RL, OWN, TAUGHT, RL_STEPS, OWN_STEPS, TAUGHT_STEPS = case.ARMS
+after = {}
 for start, student in students.items():
-    for name in LIVE:
-        arm = case.ARMS[name]
-        if arm.source == "RL":
-            policy, loop = case.reinforced(student, arm.check, steps=RL_STEPS, seed=SEED)
-            for _ in tqdm(loop, total=RL_STEPS, desc=f"{start}: {name}"):
-                pass
-        else:
-            source = teacher if arm.source == "teacher" else student
-            policy, kept[start, name] = case.distilled(student, source, arm.check, steps=2 if FAST else case.clone_steps(source.config), seed=SEED)
-        after[start, name] = case.quality(policy.eval(), SEED)
+    for name in (READ, RL, OWN, TAUGHT):
+        policy, kept = case.learned(student, teacher, case.ARMS[name], SEED, recipe, watch=tqdm, name=f"{start}: {name}")
+        after[start, name] = case.quality(policy, SEED), kept
+
+
+def row(start, name):
+    found, kept = after[start, name]
+    passes = "" if not kept else f"{case.clone_steps((teacher if name == TAUGHT else students[start]).config, recipe) * case.ROWS / kept:.0f}"
+    return f"| {start} | {name} | {'' if kept is None else kept} | {passes} | {found.answer:.0%} | {found.steps:.0%} | {found.greedy:.0%} |"
+
+
+dearer = sampling_flops(case.TEACHER, *case.LENGTHS) / sampling_flops(case.STUDENT, *case.LENGTHS)
 say(
-    f"{case.rl_flops(case.RL_STEPS) / 1e9:.0f} thousand million operations for each: {case.RL_STEPS} steps of RL, or {case.clone_steps(case.TEACHER)} steps of fine-tuning on the teacher's traces, or {case.clone_steps(case.STUDENT)} on its own.\n\n"
-    "| student | learns from | traces kept | right answer | every step right |\n|---|---|---|---|---|\n"
+    f"{case.rl_flops(recipe.rl) / 1e9:.0f} billion operations each: {recipe.rl} steps of RL with {case.GROUPS} problems and {case.CONFIG.group_size} solutions to each, or {case.clone_steps(None, recipe)} steps of reading on, "
+    f"or {case.clone_steps(case.STUDENT, recipe)} on its own traces, or {case.clone_steps(case.TEACHER, recipe)} on the teacher's, of which each takes {dearer:.1f} times the operations to draw. {recipe.asked} problems were answered {case.TRIES} times for them.\n\n"
+    "| student | learns from | traces kept | read how often | right answer | every step right | greedy |\n|---|---|---|---|---|---|---|\n"
     + "\n".join(
-        (f"| {start} | nothing yet | | {measured[f'{start} student'].answer:.0%} | {measured[f'{start} student'].steps:.0%} |\n" if name == LIVE[0] else "")
-        + f"| {start} | {name} | {kept.get((start, name), '')} | {found.answer:.0%} | {found.steps:.0%} |"
-        for (start, name), found in after.items()
+        "\n".join([f"| {start} | nothing yet | | | {b.answer:.0%} | {b.steps:.0%} | {b.greedy:.0%} |", *(row(start, name) for name in (READ, RL, OWN, TAUGHT))])
+        for start, b in ((start, before[f"{start} student"]) for start in students)
     )
     + f"\n\nYou predicted: {prediction or 'nothing'}."
 )
 
 # %% [markdown]
-# **How to read it.** RL can only make more frequent what a policy already does now and then. The weak student's right answers mostly stand on wrong steps, and a reward for the answer makes these steps more frequent. What the teacher wrote shows it steps that it would hardly have drawn itself.
-# The able student gets better in every arm.
+# **How to read it.** Reading on teaches the habit better, and the habit is what is wrong. RL makes more frequent what is rewarded among the things a policy already does **[I]**: compare, for the weak student, its right answers with its right steps before and after. A teacher's trace shows steps that the weak student hardly ever draws.
 #
 # ## Five seeds, and the other checker
 #
-# Measured beforehand with the same code, on seeds that chose nothing, with two arms more: RL and the student's own traces with every *step* checked. Nobody is needed for these but a better checker.
+# Measured beforehand with the same code, on seeds that chose nothing, with three arms more, in which every *step* is checked: RL, the student's own traces, and the teacher's.
 #
 # **Predict before you look:** what is worth more to the able student, a larger policy's traces with checked answers, or its own with checked steps?
 
@@ -124,54 +129,63 @@ say(
 prediction_steps = ""
 
 # %% tags=["experiment"]
-found = json.loads(Path("case_distillation.json").read_text())["outcomes"]
+recorded = json.loads(Path("case_distillation.json").read_text())["outcomes"]
 
 
-def steps_right(start, name):
-    """Share of solutions with every step right, seed by seed; name None: before."""
+def share(start, name, what="steps"):
+    """Of one student in one arm, seed by seed; name None: before."""
     if name is None:
-        return [seed["before"][start]["steps"] for seed in found]
-    return [row["after"]["steps"] for seed in found for row in seed["arms"] if (row["start"], row["arm"]) == (start, name)]
+        return [seed["before"][start][what] for seed in recorded]
+    return [line["after"][what] for seed in recorded for line in seed["arms"] if (line["start"], line["arm"]) == (start, name)]
 
 
-ROWS = (None, *case.ARMS)
-mean = {(start, name): sum(steps_right(start, name)) / len(found) for start in case.STARTS for name in ROWS}
-RL, TAUGHT, OWN, RL_CHECKED, OWN_CHECKED = case.ARMS
+def mean(start, name, what="steps"):
+    return sum(share(start, name, what)) / len(recorded)
+
+
 figure, panels = style.canvas(
-    2, height=4.0,
-    title=f"A weak student learns from a teacher ({mean['weak', TAUGHT]:.0%} right) and not by RL ({mean['weak', RL]:.0%}); an able one learns as well from itself, if steps are checked ({mean['able', OWN_CHECKED]:.0%} against {mean['able', TAUGHT]:.0%})",
+    2, height=4.4,
+    title=f"Answers checked, a weak student gets to {mean('weak', TAUGHT):.0%} from a teacher and to {mean('weak', OWN):.0%} from itself; steps checked, to {mean('weak', TAUGHT_STEPS):.0%} and {mean('weak', OWN_STEPS):.0%}",
 )  # fmt: skip
-for panel, start in zip(panels, case.STARTS):
-    for place, name in enumerate(ROWS):
-        colour = style.GREY if name is None else style.ORANGE if case.ARMS[name].check == "steps" else style.BLUE
-        panel.barh(place, mean[start, name], height=0.6, color=colour)
-        panel.plot(steps_right(start, name), [place] * len(found), "o", color=style.INK, markersize=3)
-    panel.set_yticks(range(len(ROWS)), ["before", *case.ARMS] if start == "weak" else [])
+LINES = (None, *case.ARMS)
+for panel, start in zip(panels, ("weak", "able")):
+    for place, name in enumerate(LINES):
+        check = None if name is None else case.ARMS[name].check
+        panel.barh(place, mean(start, name), height=0.62, color={None: style.GREY, "answer": style.BLUE, "steps": style.ORANGE}[check])
+        panel.plot(share(start, name), [place] * len(recorded), "o", color=style.INK, markersize=3, label="sampled, each seed" if name is None else None)
+        panel.plot(mean(start, name, "greedy"), place, "D", color="white", markeredgecolor=style.INK, markersize=6, label="greedy, mean" if name is None else None)
+    panel.set_yticks(range(len(LINES)), ["before", *case.ARMS] if start == "weak" else [])
     panel.invert_yaxis()
     panel.set_xlim(0, 1)
     style.label(panel, x="share of solutions with every step right", y="", title=f"{start} student")
+panels[0].legend(loc="lower right", frameon=False, fontsize=8)
 figure
 
 # %% tags=["experiment"]
 def against(start, one, other):
-    gap = bootstrap_mean([a - b for a, b in zip(steps_right(start, one), steps_right(start, other))], level=0.95, seed=0)
+    gap = bootstrap_mean([a - b for a, b in zip(share(start, one), share(start, other))], level=0.95, seed=0)
     return f"| {start} | {one} | {other} | {gap.mean:+.0%} [{gap.low:+.0%}, {gap.high:+.0%}] |"
 
 
-taught = sum(seed["teacher"]["steps"] for seed in found) / len(found)
-cost = training_flops(case.TEACHER, 2 * case.TERMS + 1 + case.SAMPLING.max_new_tokens) * case.ROWS * case.TEACHER_STEPS + case.rl_flops(case.TEACHER_RL, case.TEACHER)
+SAME_CHECK = ((TAUGHT, OWN), (TAUGHT, RL), (TAUGHT_STEPS, OWN_STEPS), (TAUGHT_STEPS, RL_STEPS))
+SAME_AUTHOR = ((OWN_STEPS, OWN), (TAUGHT_STEPS, TAUGHT), (RL_STEPS, RL))
+ACROSS = ((OWN_STEPS, TAUGHT),)
+full = case.Recipe()
+reading = training_flops(case.TEACHER, sum(case.LENGTHS)) * case.ROWS * full.teacher
+arm = case.rl_flops(full.rl)
 say(
-    "| student | arm | against | difference in solutions with every step right, 95 % over seeds |\n|---|---|---|---|\n"
-    + "\n".join(against(start, one, other) for start in case.STARTS for one, other in ((TAUGHT, RL), (TAUGHT, OWN), (OWN_CHECKED, TAUGHT), (RL_CHECKED, RL)))
-    + f"\n\nThe teacher itself has every step right in {taught:.0%}. Its own training took {cost / case.rl_flops(case.RL_STEPS):.0f} times the operations of one arm: with one student that is most of the bill. You predicted: {prediction_steps or 'nothing'}."
+    "| student | arm | against | difference in solutions with every step right, sampled (95 % over seeds) |\n|---|---|---|---|\n"
+    + "\n".join(against(start, *pair) for start in ("weak", "able") for pair in (*SAME_CHECK, *SAME_AUTHOR, *ACROSS))
+    + f"\n\nThe teacher has every step right in {sum(seed['teacher']['steps'] for seed in recorded) / len(recorded):.0%}. Its reading took {reading / arm:.0f} times the operations of one arm, its RL {case.rl_flops(full.teacher_rl, case.TEACHER) / arm:.1f} times. "
+    + f"You predicted: {prediction_steps or 'nothing'}."
 )
 
 # %% [markdown]
-# **What it says.** The two questions "who wrote the traces?" and "what was checked?" have separate answers, and a report that says "fine-tuned on verified traces of our RL model" gives neither the second nor the control. A teacher is worth most to a student that cannot draw a right solution itself. Where it can, the choice among its own
-# solutions does as much, if the checker is good enough.
+# **What it says.** Rows with the same checker compare authors, rows with the same author compare checkers. "Fine-tuned on verified traces of our RL model" says neither what was checked nor what the same choice among the student's own traces would have given; here both change the result by more than
+# the teacher's RL may. Where only answers are checked, the weak student's own right answers rest on wrong steps, and the teacher's less often do. Where steps are checked, compare the two authors for yourself.
 #
-# **What this cannot show:** what a large model gains. Here the teacher and the students know the same words and were shown the same solver; a real teacher has skills that no choice among the student's own samples brings out **[I]**. The step checker is a program that is never wrong, which exists for sums and hardly for prose.
-# Operations are equal, data are not: the teacher's arm keeps more traces than the student's. One learning rate for each kind of training was looked at on seed 0, for both students together; the weak student got no better by RL at any that we tried. "No RL for weak students" is a statement about these steps and this reward, not about RL.
+# **What this cannot show:** what a large model gains. Here the teacher and the students know the same words and were shown the same solver; a real teacher can have skills that no choice among the student's own samples brings out **[I]**. The step checker is a program that is never wrong, which exists for sums and hardly for prose.
+# Operations are equal, data are not: where few traces were kept, each was read many times. And RL has only so many steps here: that it is behind is a statement about this reward, these rates and this number of steps. Look at the greedy column, in which it often is not.
 
 # %%
 from course.doctor import peak_memory

@@ -185,7 +185,8 @@ say(
     + "\n".join(
         f"| {METHODS[method]}, {arm} | {gain.mean:.2f} ({gain.low:.2f} to {gain.high:.2f}) | {gain.mean / gains[method, ALL].mean:.0%} |" for (method, arm), gain in gains.items()
     )
-    + f"\n\nValues whose adapters are in the blocks alone are a gamble: from seed to seed they change gold by {min(of(BLOCKS, 'q')):.2f} to {max(of(BLOCKS, 'q')):.2f}."
+    + f"\n\nValues on adapters are a gamble: from seed to seed they change gold by {min(of(BLOCKS, 'q')):.2f} to {max(of(BLOCKS, 'q')):.2f} with adapters in the blocks, by {min(of(WITH, 'q')):.2f} to {max(of(WITH, 'q')):.2f} with one at the embedding too, "
+    f"and on all weights by {min(of(ALL, 'q')):.2f} to {max(of(ALL, 'q')):.2f}. Whether an adapter more helps them, five seeds don't say."
 )
 
 # %% [markdown]

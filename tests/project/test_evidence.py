@@ -553,16 +553,68 @@ def test_one_seed_of_the_lora_case_is_measured_again_up_to_its_training():
     agree(*length, recorded["signature"], within=1.5)
 
 
-def test_adapters_beside_the_embedding_too_reach_what_all_weights_reach():
-    """In every seed the one adapter more earns more gold, by PPO and by the values. If it made no difference, five seeds of both methods
-    would agree by chance once in 1,024. Means over 512 reviews have a standard error of 0.05."""
+def test_ppo_with_an_adapter_beside_the_embedding_reaches_what_all_weights_reach():
+    """In every seed the one adapter more earns more gold by PPO; if it made no difference, five seeds would agree by chance once in 32,
+    and the share of the gain on all weights would be equal. Means over 512 reviews have a standard error of 0.05. Of values on adapters
+    nothing is claimed: two recordings with other roundings disagree about them. Those on all weights gain in every seed."""
     gold = defaultdict(list)
     for seed in case_of("lora")["outcomes"]:
         for arm in seed["arms"]:
             for method in ("ppo", "q"):
                 gold[method, arm["arm"]].append(arm[method]["gold"] - seed["before"]["gold"])
-    for method in ("ppo", "q"):
-        more, fewer = gold[method, "blocks and embedding"], gold[method, "adapters in the blocks"]
-        assert all(a > b for a, b in zip(more, fewer)) and min(more) > 0
-    whole, thin = (sum(gold["ppo", arm]) for arm in ("all weights", "blocks and embedding"))
-    assert thin > 0.8 * whole
+    more, fewer = gold["ppo", "blocks and embedding"], gold["ppo", "adapters in the blocks"]
+    assert all(a > b + 0.5 for a, b in zip(more, fewer)) and min(fewer) > 0
+    whole, thin, blocks = (sum(gold["ppo", arm]) for arm in ("all weights", "blocks and embedding", "adapters in the blocks"))
+    assert thin > 0.8 * whole and blocks < 0.5 * whole
+    assert min(gold["q", "all weights"]) > 0.5
+
+
+STUDIED = """
+import json, sys, torch
+from dataclasses import asdict
+torch.set_num_threads(1)
+from course.cases import distillation as case
+seed, recipe = int(sys.argv[1]), case.Recipe()
+weak = case.cloned(case.Decoder(case.STUDENT, seed), case.written(seed), steps=recipe.students["weak"], lr=case.STUDENT_LR, seed=seed)
+after, kept = case.learned(weak, weak, case.Arm("own", "steps"), seed)
+print(json.dumps({"before": asdict(case.quality(weak, seed)), "after": asdict(case.quality(after, seed)), "kept": kept}))
+"""
+
+
+def test_one_student_of_the_distillation_case_is_measured_again():
+    """It reads the solver and then its own checked traces. Elsewhere sums are rounded otherwise, and a student that has read for a short
+    time differs by more than its 500 solutions say: the five recorded ones spread over 0.4 after learning."""
+    recorded = case_of("distillation")
+    row = recorded["outcomes"][0]
+    (arm,) = (a for a in row["arms"] if (a["start"], a["arm"]) == ("weak", "own traces, steps checked"))
+    again = measured_again(STUDIED, str(row["seed"]))
+    for found, was in ((again["before"], row["before"]["weak"]), (again["after"], arm["after"])):
+        agree(found, was, recorded["signature"], within=0.45)
+    agree(again["kept"], arm["kept"], recorded["signature"], within=350)
+
+
+def test_what_is_checked_matters_more_than_who_wrote_it():
+    """The claims of the case's table, over its five seeds; 500 solutions each, so a share has a standard error of at most 0.022.
+
+    If an arm were no better than the other, all five seeds would agree on the sign once in 32 and no 99 % interval would stand clear.
+    """
+    outcomes = case_of("distillation")["outcomes"]
+
+    def gap(start, one, other):
+        found = [{a["arm"]: a["after"]["steps"] for a in seed["arms"] if a["start"] == start} for seed in outcomes]
+        return bootstrap_mean([row[one] - row[other] for row in found], level=0.99, seed=0)
+
+    read, rl, own, taught, rl_steps, own_steps, taught_steps = (a["arm"] for a in outcomes[0]["arms"][:7])
+    assert (
+        gap("weak", taught, own).low > 0.1 and gap("weak", taught, rl).low > 0.1
+    )  # answers checked: a teacher helps the weak one
+    for start in ("weak", "able"):
+        assert gap(start, own_steps, own).low > 0.2  # the same author, the other checker
+        apart = gap(start, own_steps, taught_steps)  # the same checker, the other author
+        assert -0.1 < apart.low <= apart.high < 0.1
+        assert gap(start, taught, read).low > 0.1
+    for (
+        seed
+    ) in outcomes:  # the habit is in the likeliest solution, before and after reading on, and is gone where steps are checked
+        greedy = {a["arm"]: a["after"]["greedy"] for a in seed["arms"] if a["start"] == "able"}
+        assert max(seed["before"]["able"]["greedy"], greedy[read]) < 0.4 < 0.8 < min(greedy[own_steps], greedy[taught_steps])
