@@ -158,7 +158,7 @@ for panel, start in zip(panels, ("weak", "able")):
     panel.invert_yaxis()
     panel.set_xlim(0, 1)
     style.label(panel, x="share of solutions with every step right", y="", title=f"{start} student")
-panels[0].legend(loc="lower right", frameon=False, fontsize=8)
+panels[0].legend(loc="upper right", frameon=False, fontsize=8)
 figure
 
 # %% tags=["experiment"]
@@ -181,8 +181,8 @@ say(
 )
 
 # %% [markdown]
-# **What it says.** Rows with the same checker compare authors, rows with the same author compare checkers. "Fine-tuned on verified traces of our RL model" says neither what was checked nor what the same choice among the student's own traces would have given; here both change the result by more than
-# the teacher's RL may. Where only answers are checked, the weak student's own right answers rest on wrong steps, and the teacher's less often do. Where steps are checked, compare the two authors for yourself.
+# **What it says.** Rows with the same checker compare authors, rows with the same author compare checkers. With answers checked a larger author helps, and the weak student most: its own right answers rest on wrong steps more often than the teacher's. A better checker on the student's *own* traces is worth more than the larger
+# author, to either student; and once steps are checked, who wrote them makes no difference that five seeds would show. "Fine-tuned on verified traces of our RL model" says neither what was checked nor what the same choice among the student's own traces would have given.
 #
 # **What this cannot show:** what a large model gains. Here the teacher and the students know the same words and were shown the same solver; a real teacher can have skills that no choice among the student's own samples brings out **[I]**. The step checker is a program that is never wrong, which exists for sums and hardly for prose.
 # Operations are equal, data are not: where few traces were kept, each was read many times. And RL has only so many steps here: that it is behind is a statement about this reward, these rates and this number of steps. Look at the greedy column, in which it often is not.

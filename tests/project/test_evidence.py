@@ -610,6 +610,7 @@ def test_what_is_checked_matters_more_than_who_wrote_it():
     )  # answers checked: a teacher helps the weak one
     for start in ("weak", "able"):
         assert gap(start, own_steps, own).low > 0.2  # the same author, the other checker
+        assert gap(start, own_steps, taught).low > 0  # a better checker against a larger author
         apart = gap(start, own_steps, taught_steps)  # the same checker, the other author
         assert -0.1 < apart.low <= apart.high < 0.1
         assert gap(start, taught, read).low > 0.1
