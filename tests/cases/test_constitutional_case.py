@@ -164,4 +164,4 @@ def test_the_recorded_seeds_say_what_the_text_says():
             assert o[arm]["concedes"] > 2 * o["revision and SFT"]["concedes"], o["seed"]
         for arm in set(case.ARMS) - set(case.DECEIVED):
             assert o[arm]["harm"] < 0.5 * o["revision and SFT"]["harm"], o["seed"]
-            assert o[arm]["concedes"] < o["revision and SFT"]["concedes"], o["seed"]
+            assert o[arm]["concedes"] < 0.5 * min(o[deceived]["concedes"] for deceived in case.DECEIVED), o["seed"]
