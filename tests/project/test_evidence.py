@@ -74,8 +74,6 @@ def test_an_unknown_name_has_no_recipe(tmp_path):
     assert said.exit_code == 2 and "; got 'instructgpt'" in said.output
 
 
-
-
 @pytest.mark.parametrize("name", [*LEVELS, *CASES])
 def test_a_file_says_how_it_came_about(name):
     recipe = recipe_of(name)
