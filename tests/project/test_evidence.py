@@ -593,7 +593,8 @@ def test_one_student_of_the_distillation_case_is_measured_again():
 def test_what_is_checked_matters_more_than_who_wrote_it():
     """The claims of the case's table, over its five seeds; 500 solutions each, so a share has a standard error of at most 0.022.
 
-    If an arm were no better than the other, all five seeds would agree on the sign once in 32 and no 99 % interval would stand clear.
+    If an arm were no better than the other, all five seeds would agree on the sign once in 32. A bootstrap over five values is narrower
+    than its level says, so bounds leave a margin.
     """
     outcomes = case_of("distillation")["outcomes"]
 
@@ -607,10 +608,11 @@ def test_what_is_checked_matters_more_than_who_wrote_it():
     )  # answers checked: a teacher helps the weak one
     for start in ("weak", "able"):
         assert gap(start, own_steps, own).low > 0.2  # the same author, the other checker
-        assert gap(start, own_steps, taught).low > 0  # a better checker against a larger author
+        assert gap(start, own_steps, taught).mean > 0.05  # a better checker against a teacher
         apart = gap(start, own_steps, taught_steps)  # the same checker, the other author
         assert -0.1 < apart.low <= apart.high < 0.1
         assert gap(start, taught, read).low > 0.1
+    assert -0.1 < gap("able", rl, taught).low and gap("able", rl, own).low > 0.1  # RL on answers: level with the teacher's traces
     for (
         seed
     ) in outcomes:  # the habit is in the likeliest solution, before and after reading on, and is gone where steps are checked
