@@ -177,7 +177,7 @@ def mean(start, name, what="steps"):
 
 figure, panels = style.canvas(
     2, height=4.6,
-    title=f"A weak student with {mean('weak', None):.0%} right solutions gets to {mean('weak', OWN):.0%} by its own traces and to {mean('weak', TAUGHT):.0%} by a teacher's if answers are checked; if steps are, to {mean('weak', OWN_STEPS):.0%} by either",
+    title=f"A weak student with {mean('weak', None):.0%} right solutions gets to {mean('weak', OWN):.0%} by its own traces and to {mean('weak', TAUGHT):.0%} by a teacher's if answers are checked; if steps are, to about {mean('weak', OWN_STEPS):.0%} by either",
 )  # fmt: skip
 LINES = (None, *case.ARMS)
 COLOURS = {None: style.GREY, "answer": style.BLUE, "steps": style.ORANGE}
@@ -195,7 +195,7 @@ for panel, start in zip(panels, ("weak", "able")):
     panel.set_xlim(0, 1)
     panel.xaxis.set_major_formatter("{x:.0%}")
     style.label(panel, x="solutions with every step right (bars: mean, sampled)", y="", title=f"{start} student")
-panels[0].legend(loc="upper right", edgecolor="white", framealpha=1, fontsize=7.5)
+figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False, fontsize=8)
 figure
 
 # %% tags=["experiment"]
