@@ -133,10 +133,6 @@ def quality(policy: Decoder, seed: int) -> Quality:
 # ------------------------------------------------------------------ policies
 
 
-def token_nll(logits: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
-    return sft_loss(logits, tokens, mask, normalize="token")
-
-
 def unwatched(steps: Iterable, **_: Any) -> Iterable:
     return steps
 
@@ -149,7 +145,8 @@ def cloned(
 ) -> Decoder:
     """A copy after supervised fine-tuning on these solutions."""
     policy = copy.deepcopy(policy)
-    loop = sft(policy, shown, loss=token_nll, steps=steps, lr=lr, batch_size=ROWS, seed=seed)
+    loss = partial(sft_loss, normalize="token")
+    loop = sft(policy, shown, loss=loss, steps=steps, lr=lr, batch_size=ROWS, seed=seed)
     for _ in watch(loop, total=steps, desc=name):
         pass
     return policy.eval()
@@ -191,13 +188,8 @@ def prepared(seed: int, recipe: Recipe = Recipe(), watch: Watch = unwatched) -> 
 
 def traces(policy: Decoder, check: Check, asked: int, seed: int) -> Selection:
     """TRIES solutions of the policy to each of so many different problems: the verified ones are chosen, all stand in the log."""
-    rollout = collect(
-        policy,
-        prompts(random.Random(f"traces {seed}").sample(TRAINING, asked)),
-        group_size=TRIES,
-        sampling=SAMPLING,
-        seed=seed + 5,
-    )
+    tried = prompts(random.Random(f"traces {seed}").sample(TRAINING, asked))
+    rollout = collect(policy, tried, group_size=TRIES, sampling=SAMPLING, seed=seed + 5)
     return select(
         rollout.batch, verified(rollout.batch, check), rollout.group_id,
         policy_version=Policy(policy, sums.tokenizer()).stamp(), judge=f"checker of the {check}",

@@ -603,9 +603,8 @@ def test_what_is_checked_matters_more_than_who_wrote_it():
         return bootstrap_mean([row[one] - row[other] for row in found], level=0.99, seed=0)
 
     read, rl, own, taught, rl_steps, own_steps, taught_steps = (a["arm"] for a in outcomes[0]["arms"][:7])
-    assert (
-        gap("weak", taught, own).low > 0.1 and gap("weak", taught, rl).low > 0.1
-    )  # answers checked: a teacher helps the weak one
+    # Answers checked: a teacher helps the weak student.
+    assert gap("weak", taught, own).low > 0.1 and gap("weak", taught, rl).low > 0.1
     for start in ("weak", "able"):
         assert gap(start, own_steps, own).low > 0.2  # the same author, the other checker
         assert gap(start, own_steps, taught).mean > 0.05  # a better checker against a teacher
@@ -613,8 +612,7 @@ def test_what_is_checked_matters_more_than_who_wrote_it():
         assert -0.1 < apart.low <= apart.high < 0.1
         assert gap(start, taught, read).low > 0.1
     assert -0.1 < gap("able", rl, taught).low and gap("able", rl, own).low > 0.1  # RL on answers: level with the teacher's traces
-    for (
-        seed
-    ) in outcomes:  # the habit is in the likeliest solution, before and after reading on, and is gone where steps are checked
+    # The habit is in the likeliest solution, before and after reading on, and is gone where steps are checked.
+    for seed in outcomes:
         greedy = {a["arm"]: a["after"]["greedy"] for a in seed["arms"] if a["start"] == "able"}
         assert max(seed["before"]["able"]["greedy"], greedy[read]) < 0.4 < 0.8 < min(greedy[own_steps], greedy[taught_steps])
